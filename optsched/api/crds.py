@@ -1,19 +1,19 @@
-"""The custom kinds and their schemas, from which `deploy/crds` and the parsers are made.
+"""The custom kinds and their schemas, which the manifests in `deploy/crds` define.
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
-clients can therefore decode every object that this project stores. The differences from Volcano
-are:
-- `reclaimable` has its default in the schema; Volcano leaves the default to a webhook.
-- An empty state or phase is accepted, and `kubectl get` prints more columns than with Volcano's
-kinds.
-- The event `JobUnknown` means `Unknown`.
+clients can therefore decode every object that this project stores. The schemas differ from Volcano
+as follows:
+- The schema sets the default of `reclaimable`; in Volcano a webhook sets it.
+- An empty state or phase is accepted.
+- `kubectl get` prints more columns.
+- The event `JobUnknown` is accepted as another name for `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
-- `status.evictions` counts the restarts that are not retries; `status.deletions` holds deleted pods
-  for which a policy with a timeout waits.
+- `status.evictions` counts the restarts that do not count as retries.
+- `status.deletions` holds deleted pods whose policy has a timeout that has not expired.
 - Pod templates keep all their fields.
-- Durations have patterns, because a duration that Go cannot parse stops every client that watches
-  jobs.
+- Durations must match a pattern, because a duration that Go cannot parse stops every client that
+  watches jobs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of one of CUSTOM_KINDS; callers must not change it."""
     folder = importlib.resources.files("optsched.deploy") / "crds"
     source = (folder / f"{kind.group}_{kind.plural}.yaml").read_text(encoding="utf-8")
-    # The C loader of PyYAML, if it is installed, takes a fifth of the time.
+    # PyYAML's C loader, if installed, is five times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: dict[str, Any] = yaml.load(source, Loader=loader)  # noqa: S506 - both loaders are safe
     return found
@@ -101,10 +101,10 @@ def job_spec_schema() -> Schema:
 
 
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
-    """Return an error for each field that a kind does not have; it suggests a likely field name.
+    """Return an error for each field that a kind does not have, with a suggested field name.
 
-    An API server silently drops unknown fields. Kinds without a schema in this package, such as
-    Pod, have no errors.
+    An API server silently drops unknown fields. For kinds without a schema in this package, such
+    as Pod, the result is empty.
     """
     if kind not in _CHECKED_KINDS:
         return ()
@@ -119,7 +119,7 @@ def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
 def find_unknown_fields(value: object, schema: Schema, path: str = "") -> Iterator[FieldError]:
     """Yield an error for each field in `value` that the schema does not declare.
 
-    The argument `path` is the path of `value`. An error suggests a likely field name.
+    `path` is the field path of `value`. Each error suggests a similar field name or lists all.
     """
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return

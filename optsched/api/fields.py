@@ -1,4 +1,4 @@
-"""Schemas of objects, and a parser that takes field names, defaults and limits from a schema."""
+"""OpenAPI schemas of API objects, and a parser that reads object fields according to a schema."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["FieldError", "InvalidObject"]
 
 
 class InvalidObject(Exception):
-    """An error for an unusable object; `errors` lists all errors of the object.
+    """The exception for an unusable object; `errors` lists all its field errors.
 
-    The message has one line for each error, such as `Queue ml-training: spec.weight: 70000 is ...`.
+    The message has one line per error, such as `Queue ml-training: spec.weight: 70000 is ...`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ MAX_INT32: Final = 2**31 - 1
 MAX_NAME: Final = 253
 NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
-# The pattern that the API server publishes for quantities.
+# The pattern in the API server's OpenAPI schema for quantities.
 QUANTITY: Final[Schema] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -112,13 +112,13 @@ def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema
 
 
 def plain(description: str, **rules: object) -> Schema:
-    """Return the OpenAPI schema of an object whose fields are all kept and not checked."""
+    """Return the OpenAPI schema of an object that may have any fields."""
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {"description": description, **kept, **rules}
 
 
 def whole_object(description: str, **parts: Schema) -> Schema:
-    """Return the OpenAPI schema of a whole API object: type, metadata and the given fields."""
+    """Return the OpenAPI schema of an API object: apiVersion, kind, metadata and given fields."""
     return record(
         description,
         apiVersion=text("Group and version of the kind."),
@@ -129,13 +129,13 @@ def whole_object(description: str, **parts: Schema) -> Schema:
 
 
 class Fields:
-    """A parser for the fields of one object or of a nested mapping of an object.
+    """A parser for the fields of an object or of a nested mapping.
 
-    Each method returns the value of the field `name`. A name that the schema lacks raises KeyError,
-    because such a name is a programming error. A null or absent field has the default of the
-    schema. A value that does not match the schema is added to `errors` and treated as absent; the
-    other fields are still parsed. Lengths and patterns are not checked, because the API server
-    checks them, and an object with an invalid name can still be looked up.
+    Each method returns the value of the field `name`, or raises KeyError if the schema has no such
+    field. A null or absent field has the schema's default. A value that does not match the schema
+    adds an error to `errors` and is treated as absent; the other fields are still parsed. Lengths
+    and patterns are not checked: the API server checks them, and an object with an invalid name
+    can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -155,7 +155,7 @@ class Fields:
                 self.reject(required, None, "is missing and has no default")
 
     def path_of(self, name: str) -> str:
-        """Return the path of a field for messages, such as `spec.weight`."""
+        """Return the full path of a field, such as `spec.weight`, for messages."""
         return f"{self._path}.{name}" if self._path else name
 
     def reject(self, name: str, value: object, message: str) -> None:
@@ -163,7 +163,7 @@ class Fields:
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
-        """Return the value of a field without any check, or None for an absent field."""
+        """Return the unchecked value of a field, or None if the field is absent."""
         if name not in self._properties:
             raise KeyError(self.path_of(name))
         return self._obj.get(name)
@@ -181,7 +181,7 @@ class Fields:
         return str(value)
 
     def integer(self, name: str) -> int:
-        """Return the integer in a field; 0 for an absent field without a default in the schema."""
+        """Return the integer in a field; 0 if the field is absent and has no default."""
         number = self.optional_integer(name)
         return number if number is not None else 0
 
@@ -231,13 +231,13 @@ class Fields:
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return the mapping in a field, without a check of its keys and values."""
+        """Return the mapping in a field; its keys and values are not checked."""
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_devices: bool = False) -> dict[str, int]:
-        """Return the amounts in a field by resource, in base units.
+        """Return the amounts in a field in base units, keyed by resource.
 
-        With `whole_devices`, fractions of devices are errors.
+        If `whole_devices` is true, fractions of devices are errors.
         """
         found, errors = parse_resource_list(
             self.raw(name), self.path_of(name), whole_devices=whole_devices
@@ -256,7 +256,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the list of strings in a field, if the schema accepts each string."""
+        """Return the strings in a list field that the schema accepts; others are errors."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -265,7 +265,7 @@ class Fields:
         )
 
     def text_lists_by_name(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Return the lists of strings in a field by user-chosen name; null is an empty list."""
+        """Return a field's string lists, keyed by user-chosen name; null becomes an empty list."""
         return {
             key: tuple(
                 text
@@ -276,7 +276,7 @@ class Fields:
         }
 
     def texts_by_name(self, name: str) -> dict[str, str]:
-        """Return the strings in a field by user-chosen name."""
+        """Return the strings in a field, keyed by user-chosen name."""
         return {
             key: value
             for key, value in self._entries(name)
@@ -284,7 +284,7 @@ class Fields:
         }
 
     def integers_by_name(self, name: str) -> dict[str, int]:
-        """Return the integers in a field by user-chosen name."""
+        """Return the integers in a field, keyed by user-chosen name."""
         schema = self._properties[name]["additionalProperties"]
         return {
             key: value
@@ -293,11 +293,11 @@ class Fields:
         }
 
     def record(self, name: str) -> Fields:
-        """Return a parser for the mapping in a field; an absent mapping is treated as empty."""
+        """Return a parser for the nested mapping in a field; an absent mapping is empty."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
     def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
-        """Return a parser for `obj`, a mapping under the user-chosen name `name`."""
+        """Return a parser for `obj`, the mapping stored under the user-chosen key `name`."""
         return Fields(obj, schema, self.path_of(name), self._errors)
 
     def optional_record(self, name: str) -> Fields | None:
@@ -305,13 +305,13 @@ class Fields:
         return None if self._obj.get(name) is None else self.record(name)
 
     def records(self, name: str) -> Iterator[Fields]:
-        """Yield a parser for each mapping in the list of a field, in order."""
+        """Yield a parser for each mapping in a list field, in order."""
         items: Schema = self._properties[name]["items"]
         for position, value in enumerate(self._items(name)):
             yield Fields(value, items, f"{self.path_of(name)}[{position}]", self._errors)
 
     def records_by_name(self, name: str) -> Iterator[tuple[str, Fields]]:
-        """Yield each user-chosen name in a field, and a parser for the mapping under this name."""
+        """Yield each user-chosen name in a field with a parser for the mapping stored under it."""
         values: Schema = self._properties[name]["additionalProperties"]
         for key, value in self._entries(name):
             yield key, Fields(value, values, f"{self.path_of(name)}[{key}]", self._errors)
@@ -371,14 +371,14 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A conjunction of label conditions; an empty selector matches every object."""
+    """A label selector; an object must meet all conditions. Without conditions, all match."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()
 
 
 def read_selector(fields: Fields) -> LabelSelector:
-    """Return the label selector that a parser's fields describe in Kubernetes' schema."""
+    """Parse a label selector that has the fields of the Kubernetes LabelSelector type."""
     return LabelSelector(
         match_labels=fields.texts_by_name("matchLabels"),
         conditions=tuple(

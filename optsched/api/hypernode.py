@@ -1,8 +1,8 @@
 """HyperNodes, Numatopologies and NodeShards: groups of nodes, and the NUMA layout of each node.
 
-The names and limits are from Volcano's topology/v1alpha1/hypernode_types.go and its webhook
-(pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that are
-members of two HyperNodes) are checked by the code that builds the tree of HyperNodes.
+Field names and limits are from Volcano's topology/v1alpha1/hypernode_types.go and its webhook
+(pkg/webhooks/admission/hypernodes). The code that builds the HyperNode tree checks the relations
+between HyperNodes: parents, cycles, and nodes that are members of two HyperNodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_MEMBERS = "is missing: list at least one member"
 
 
 class MemberType(StrEnum):
-    """The kind of a member of a HyperNode."""
+    """Whether a HyperNode member is a node or another HyperNode."""
 
     NODE = "Node"
     HYPER_NODE = "HyperNode"
@@ -38,7 +38,7 @@ class MemberType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a HyperNode, selected by exactly one of name, pattern and labels."""
+    """A HyperNode member, selected by exactly one of name, pattern and labels."""
 
     type: MemberType
     name: str = ""
@@ -62,9 +62,9 @@ class HyperNodeCondition:
 class HyperNode:
     """Nodes that are close to each other in the network.
 
-    `tier` is None if the tier cannot be read; a HyperNode without a tier is ignored. `num_nodes`
-    and `conditions` are read from the stored status. `errors` holds the fields that cannot be read;
-    a member that cannot be read is omitted.
+    `tier` is None if the field cannot be read; a HyperNode without a tier is ignored. `num_nodes`
+    and `conditions` are read from the stored status. `errors` holds an error for each field that
+    cannot be read; a member that cannot be read is omitted.
     """
 
     meta: ObjectMeta
@@ -82,7 +82,7 @@ class HyperNode:
 
 
 def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ...]]:
-    """Return the HyperNode in a manifest or API object, and the errors of its fields.
+    """Parse a HyperNode from a manifest or API object; return it with its field errors.
 
     The HyperNode is None only if the object has no name; a HyperNode with other errors is usable.
     """
@@ -118,7 +118,10 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
 
 
 def _member(fields: Fields) -> Member | None:
-    """Return a member, or None and an error if its type or selector is missing or ambiguous."""
+    """Parse a HyperNode member.
+
+    Returns None and records an error if the type or selector is missing or ambiguous.
+    """
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
     labels = selector.optional_record("labelMatch")
@@ -155,8 +158,8 @@ def _pattern(regex: Fields) -> str:
 class NumaResource:
     """A resource whose units belong to NUMA nodes.
 
-    `allocatable` lists the ids of idle units, such as CPU numbers, as numbers and ranges, for
-    example `0-3,8`. `capacity` is the number of units.
+    `allocatable` lists the ids of idle units (such as CPUs) as numbers and ranges, for example
+    `0-3,8`. `capacity` is the number of units.
     """
 
     allocatable: str = ""
@@ -174,7 +177,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources allocated to one pod; `containers` is unparsed data of the node agent."""
+    """The resources allocated to one pod; `containers` holds the node agent's data unparsed."""
 
     uid: str
     name: str
@@ -193,11 +196,11 @@ class GpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class Numatopology:
-    """The NUMA nodes of the node with the same name.
+    """The NUMA layout of the node that has the same name as the Numatopology.
 
-    `policies` holds policies by kubelet manager, such as CPUManagerPolicy. `reserved` holds
-    quantities by resource, not parsed. `cpus` and `gpus` are locations by id. `errors` holds the
-    fields that cannot be read; the values of these fields are ignored.
+    `policies` maps the name of a kubelet manager's policy, such as CPUManagerPolicy, to its value.
+    `reserved` maps resources to unparsed quantities. `cpus` and `gpus` are keyed by device id.
+    `errors` holds an error for each field that cannot be read; these fields are ignored.
     """
 
     meta: ObjectMeta
@@ -211,7 +214,7 @@ class Numatopology:
 
 
 def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldError, ...]]:
-    """Return the Numatopology in an API object, and the errors of its fields.
+    """Parse a Numatopology from an API object; return it with its field errors.
 
     The Numatopology is None only if the object has no name.
     """
@@ -259,9 +262,9 @@ def _pod(fields: Fields) -> PodAllocation:
 class NodeShard:
     """The names of the nodes that one scheduler uses.
 
-    `wanted` holds the nodes that the shard should contain. `in_use`, `to_remove` and `to_add` are
-    the status that the scheduler wrote at `updated_ms`, in milliseconds since 1970. `errors` holds
-    the fields that cannot be read; the values of these fields are ignored.
+    `wanted` holds the nodes that the shard should contain. The scheduler wrote the status fields
+    `in_use`, `to_remove` and `to_add` at `updated_ms`, in milliseconds since 1970. `errors` holds
+    an error for each field that cannot be read; these fields are ignored.
     """
 
     meta: ObjectMeta
@@ -279,7 +282,7 @@ class NodeShard:
 
 
 def parse_nodeshard(obj: object) -> tuple[NodeShard | None, tuple[FieldError, ...]]:
-    """Return the NodeShard in a manifest or API object, and the errors of its fields.
+    """Parse a NodeShard from a manifest or API object; return it with its field errors.
 
     The NodeShard is None only if the object has no name.
     """

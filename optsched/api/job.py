@@ -1,9 +1,9 @@
 """Jobs, and the Commands that users send to jobs and queues.
 
 Names, defaults and limits are from Volcano's batch/v1alpha1/job.go and its job webhooks
-(pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook:
-names of tasks, minimums, numbers of retries. A job that has not passed the webhook therefore has
-the same fields after parsing.
+(pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook for
+task names, minAvailable and maxRetry. A job that has not passed the webhook therefore has the same
+fields after parsing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobPhase(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """Events of a job, task or pod; policies may not use PodRunning, OutOfSync, CommandIssued."""
+    """Job, task and pod events; policies may not use PodRunning, OutOfSync or CommandIssued."""
 
     ANY = "*"
     POD_PENDING = "PodPending"
@@ -61,7 +61,7 @@ class JobEvent(StrEnum):
 
 
 class JobAction(StrEnum):
-    """Actions of lifecycle policies and Commands on a job, a task or a pod."""
+    """Actions that a lifecycle policy or Command runs on a job, task, partition or pod."""
 
     ABORT_JOB = "AbortJob"
     RESTART_JOB = "RestartJob"
@@ -74,7 +74,7 @@ class JobAction(StrEnum):
 
 
 class NumaPolicy(StrEnum):
-    """The policy that aligns a task's CPUs and devices with NUMA nodes."""
+    """How strictly a task's CPUs and devices must be aligned with NUMA nodes."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -83,7 +83,7 @@ class NumaPolicy(StrEnum):
 
 
 class Iteration(StrEnum):
-    """The number of dependencies for which a task waits: any or all."""
+    """Whether a task waits for any or for all of its dependencies."""
 
     ANY = "any"
     ALL = "all"
@@ -93,8 +93,8 @@ class Iteration(StrEnum):
 class LifecyclePolicy:
     """The action that an event or an exit code triggers.
 
-    `action` is None if the action cannot be read. `timeout_ms` is the time in milliseconds for
-    which the event must last, or None.
+    `action` is None if the field cannot be read. `timeout_ms` is how long the event must last in
+    milliseconds, or None.
     """
 
     action: JobAction | None
@@ -113,7 +113,7 @@ class DependsOn:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPolicy:
-    """The division of a task's pods into partitions of equal size."""
+    """The partitions of equal size into which a task's pods are divided."""
 
     total: int
     size: int
@@ -132,11 +132,10 @@ class JobVolume:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """A number of equal pods of a job.
+    """A task of a job: `replicas` pods with the same template.
 
     `min_available` has the default of Volcano's webhook if the field is absent. `template` is the
-    pod template of the user, not parsed. `max_retry` is the number of restarts of one pod after
-    which the task fails, or -1 for no limit.
+    unparsed pod template. The task fails after `max_retry` restarts of one pod; -1 means no limit.
     """
 
     name: str
@@ -151,16 +150,16 @@ class TaskSpec:
 
 
 MAX_PODS: Final = 100_000
-"""Maximum number of pods of one job; Kubernetes is designed for 150 000 pods in a cluster."""
+"""Maximum number of pods of one job; Kubernetes supports up to 150 000 pods in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The tasks of a job, the number of pods that start together, and the lifecycle policies.
+    """The spec of a job.
 
-    `min_available` is the sum over the tasks if the field is absent. `ttl_s`, `min_success` and
-    `running_estimate_ms` are None if their field is absent. `plugins` holds arguments by plugin
-    name.
+    `min_available` is the number of pods that start together. If the field is absent, it is the sum
+    of the tasks' `min_available`. `ttl_s`, `min_success` and `running_estimate_ms` are None if
+    their field is absent. `plugins` maps plugin names to arguments.
     """
 
     scheduler_name: str = wellknown.DEFAULT_SCHEDULER_NAME
@@ -179,7 +178,7 @@ class JobSpec:
 
     @property
     def num_pods(self) -> int:
-        """The number of pods of all tasks of the job."""
+        """The total number of replicas of all tasks."""
         return sum(task.replicas for task in self.tasks)
 
 
@@ -195,8 +194,8 @@ class JobCondition:
 class PodDeletion:
     """The deletion of a pod whose replacement has not run yet.
 
-    `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster, and not a user,
-    deleted the pod.
+    `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster deleted the pod, not a
+    user.
     """
 
     deleted_ms: int
@@ -205,9 +204,9 @@ class PodDeletion:
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of a job's pods by state.
+    """The number of a job's pods in each state.
 
-    `by_task` counts, for each task, the pods that are not terminating by phase.
+    `by_task` maps each task to its number of pods per phase, without terminating pods.
     """
 
     pending: int = 0
@@ -220,17 +219,16 @@ class PodCounts:
 
     @property
     def alive(self) -> int:
-        """Number of pods that have not ended, including pods in an unknown state."""
+        """Number of pods that have not finished, including pods in an unknown state."""
         return self.pending + self.running + self.unknown + self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class JobRestarts:
-    """The version of a job, and the restarts so far.
+    """The version of a job and its number of restarts.
 
-    `retries` counts restarts that count as retries. `evictions` counts restarts after evictions,
-    which do not count as retries. `restarted` maps each restarted task, partition or pod to the
-    minimum job version of its pods.
+    `evictions` counts restarts after evictions; `retries` counts all other restarts. `restarted`
+    maps each restarted task, partition or pod to the minimum job version of its pods.
     """
 
     version: int = 0
@@ -243,9 +241,9 @@ class JobRestarts:
 class JobStatus:
     """The stored status of a job.
 
-    `phase` is Pending and `is_new` is True while no phase is stored. `deletions` holds the
-    deletions for which a policy with a timeout waits, by pod. `last_command` is the UID of the last
-    executed Command.
+    `phase` is Pending and `is_new` is True while no phase is stored. `deletions` holds the pod
+    deletions whose policy timeout has not expired, keyed by pod. `last_command` is the UID of the
+    last executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -265,7 +263,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A batch job; `errors` holds the fields that cannot be read, which have their defaults."""
+    """A batch job; `errors` has an error for each unreadable field, which has its default."""
 
     meta: ObjectMeta
     spec: JobSpec = JobSpec()
@@ -279,7 +277,7 @@ class Job:
 
 
 def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
-    """Return the job in a manifest or API object, and the errors of its fields.
+    """Parse a job from a manifest or API object; return it with its field errors.
 
     The job is None only if the object has no name.
     """
@@ -294,7 +292,7 @@ def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
 
 
 def read_job_spec(spec: Fields) -> JobSpec:
-    """Return the spec of a Job, JobTemplate or a CronJob's jobs, with Volcano's defaults."""
+    """Parse the spec of a Job, JobTemplate or CronJob template, with Volcano's defaults."""
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
     num_pods = sum(task.replicas for task in tasks)
     if num_pods > MAX_PODS:
@@ -327,7 +325,7 @@ def read_job_spec(spec: Fields) -> JobSpec:
 
 
 def task_counts(fields: Fields, name: str) -> dict[str, dict[str, int]]:
-    """Return the number of pods by task and phase in a field such as taskStatusCount."""
+    """Return the pod counts by task and phase in a field such as taskStatusCount."""
     return {task: counts.integers_by_name("phase") for task, counts in fields.records_by_name(name)}
 
 
@@ -439,10 +437,10 @@ def _deletions(status: Fields) -> dict[str, PodDeletion]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An action to execute once, such as AbortJob, ResumeJob, OpenQueue or CloseQueue.
+    """A Command, which runs an action once, such as AbortJob, ResumeJob or CloseQueue.
 
     `target` is the object on which to act, or None if the Command names no object. `errors` holds
-    the fields that cannot be read.
+    an error for each unreadable field.
     """
 
     meta: ObjectMeta
@@ -459,7 +457,7 @@ class Command:
 
 
 def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
-    """Return the Command in a manifest or API object, and the errors of its fields.
+    """Parse a Command from a manifest or API object; return it with its field errors.
 
     The Command is None only if the object has no name.
     """
@@ -470,8 +468,7 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
     whole = Fields(obj, schema_of(kinds.COMMAND), "", errors)
     fields, action, target = whole.optional_record("target"), whole.text("action"), None
     if fields is not None:
-        # Reading the field reports a non-boolean value, although the result does not contain
-        # blockOwnerDeletion.
+        # This call only records an error if the field is not a boolean.
         fields.boolean("blockOwnerDeletion")
         target = OwnerReference(
             api_version=fields.text("apiVersion"),

@@ -1,6 +1,6 @@
 """JobFlows, JobTemplates and CronJobs: the kinds from which controllers create jobs.
 
-The names and limits are from Volcano's flow/v1alpha1/jobflow_types.go.
+Field names and limits are from Volcano's flow/v1alpha1/jobflow_types.go.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RetainPolicy(StrEnum):
-    """The treatment of a flow's jobs after all jobs are completed: keep or delete."""
+    """Whether a JobFlow keeps or deletes its jobs after all of them complete."""
 
     RETAIN = "retain"
     DELETE = "delete"
@@ -41,7 +41,7 @@ class FlowPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """An HTTP GET request that a task's pods must answer; `header` is a name and a value."""
+    """An HTTP GET request that a task's pods must answer; `header` is a (name, value) pair."""
 
     task: str
     path: str
@@ -51,7 +51,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True)
 class TcpProbe:
-    """A TCP port of a task's pods that must be open."""
+    """A TCP port that a task's pods must have open."""
 
     task: str
     port: int
@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes of jobs; a dependent job may start once all probes pass, before the jobs complete."""
+    """Probes of target jobs; once all pass, a dependent job may start before they complete."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()
@@ -76,7 +76,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A job of a flow; `name` names its JobTemplate, and `patch` overrides template fields."""
+    """A job of a JobFlow; `name` is its JobTemplate, and `patch` overrides template fields."""
 
     name: str
     targets: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class FlowJobHistory:
-    """A phase that a job of a flow has entered; times are in ms since 1970, or None."""
+    """A phase that a job of a JobFlow has entered; times are in ms since 1970, or None."""
 
     phase: JobPhase | None
     start_ms: int | None = None
@@ -95,7 +95,7 @@ class FlowJobHistory:
 
 @dataclass(frozen=True, slots=True)
 class FlowJob:
-    """The stored status of one job of a flow; times are in ms since 1970, or None."""
+    """The stored status of one job of a JobFlow; times are in ms since 1970, or None."""
 
     name: str
     phase: JobPhase | None = None
@@ -107,7 +107,7 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class FlowCondition:
-    """The stored condition of one job of a flow."""
+    """The stored condition of one job of a JobFlow."""
 
     phase: JobPhase | None
     created_ms: int | None = None
@@ -117,7 +117,7 @@ class FlowCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFlowStatus:
-    """The stored status of a flow; tuples of strings hold names of jobs."""
+    """The stored status of a JobFlow; `pending` to `unknown` hold job names."""
 
     phase: FlowPhase = FlowPhase.PENDING
     is_new: bool = True
@@ -133,7 +133,10 @@ class JobFlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobFlow:
-    """A graph of dependent jobs; `errors` holds unreadable fields, which have their defaults."""
+    """A graph of dependent jobs.
+
+    `errors` holds an error for each unreadable field; the field then has its default.
+    """
 
     meta: ObjectMeta
     flows: tuple[Flow, ...] = ()
@@ -148,7 +151,7 @@ class JobFlow:
 
 
 def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
-    """Return the JobFlow in a manifest or API object, and the errors of its fields.
+    """Parse a JobFlow from a manifest or API object; return it with its field errors.
 
     The JobFlow is None only if the object has no name.
     """
@@ -249,9 +252,9 @@ def _phase(text: str) -> JobPhase | None:
 class JobTemplate:
     """A template from which JobFlows create jobs.
 
-    `template` is the spec as stored, which is copied into created jobs. `job` is the parsed spec.
-    `jobs` holds the names of the jobs created from the template, from the stored status. `errors`
-    holds the fields that cannot be read, which have their defaults.
+    `template` is the stored spec, which is copied into created jobs. `job` is the parsed spec.
+    `jobs` holds the names of the jobs created from the template, as listed in the stored status.
+    `errors` holds an error for each unreadable field; the field then has its default.
     """
 
     meta: ObjectMeta
@@ -267,7 +270,7 @@ class JobTemplate:
 
 
 def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError, ...]]:
-    """Return the JobTemplate in a manifest or API object, and the errors of its fields.
+    """Parse a JobTemplate from a manifest or API object; return it with its field errors.
 
     The JobTemplate is None only if the object has no name.
     """
@@ -290,7 +293,7 @@ def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError
 
 
 class ConcurrencyPolicy(StrEnum):
-    """The treatment of a due job while another job of the CronJob runs."""
+    """What a CronJob does when a job is due while an earlier job still runs."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"
@@ -314,7 +317,7 @@ class ActiveJob:
 class CronJobTemplate:
     """The labels, annotations and spec of the jobs that a CronJob creates.
 
-    `spec` is the spec as stored, which is copied into created jobs. `job` is the parsed spec.
+    `spec` is the stored spec, which is copied into created jobs. `job` is the parsed spec.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -325,11 +328,12 @@ class CronJobTemplate:
 
 @dataclass(frozen=True, slots=True)
 class CronJob:
-    """Jobs that are created on a schedule.
+    """A CronJob, which creates jobs on a schedule.
 
-    `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay of a job
-    in seconds, or None. `last_schedule_ms` and `last_success_ms` are in milliseconds since 1970, or
-    None. `errors` holds the fields that cannot be read, which have their defaults.
+    `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay in
+    seconds after the scheduled time at which a job may still start, or None. `last_schedule_ms`
+    and `last_success_ms` are in milliseconds since 1970, or None. `errors` holds an error for each
+    unreadable field; the field then has its default.
     """
 
     meta: ObjectMeta
@@ -353,7 +357,7 @@ class CronJob:
 
 
 def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:
-    """Return the CronJob in a manifest or API object, and the errors of its fields.
+    """Parse a CronJob from a manifest or API object; return it with its field errors.
 
     The CronJob is None only if the object has no name.
     """

@@ -1,4 +1,4 @@
-"""Access to fields of parsed JSON objects, in which every field may be missing."""
+"""Functions that read fields of parsed JSON objects, in which any field may be missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
 
 Manifest: TypeAlias = Mapping[str, Any]
-"""A Kubernetes object as parsed JSON, which is never changed in place."""
+"""A Kubernetes object as parsed JSON; callers never change it in place."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -25,13 +25,13 @@ def subobject(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """Return the objects in a list field, without items of other types."""
+    """Return the objects in a list field; items of other types are skipped."""
     found = obj.get(name)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that replaces a value: mapping keys that `after` lacks are removed."""
+    """Return a merge patch that turns `before` into `after`; it removes keys missing in `after`."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     removed = dict.fromkeys(sorted(before.keys() - after.keys()))
@@ -54,7 +54,7 @@ def status_of(obj: Manifest) -> Mapping[str, Any]:
 
 
 def job_phase_of(job: Manifest) -> str:
-    """Return the `status.state.phase` of a Job; empty for a new Job."""
+    """Return the `status.state.phase` of a Job; empty if no phase is stored."""
     return str(subobject(status_of(job), "state").get("phase") or "")
 
 
@@ -79,7 +79,7 @@ def version_of(obj: Manifest) -> str:
 
 
 def with_condition(obj: Manifest, condition: Manifest) -> list[Manifest]:
-    """Return the `status.conditions` of an object, where a condition replaces those of its type."""
+    """Return an object's conditions, where `condition` replaces any condition of its type."""
     listed = (obj.get("status") or {}).get("conditions") or ()
     return [*(each for each in listed if each.get("type") != condition["type"]), condition]
 
@@ -95,10 +95,10 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
-    """Return the annotation with the submitters of an object that is created from other objects.
+    """Return the submitter annotation for an object that a controller creates from other objects.
 
-    Admission has recorded the submitters on each source object. If a source object has no record,
-    the result is empty. The created object then has an unknown submitter.
+    Admission recorded the submitters on each source object. The result is empty if a source object
+    has no record; the submitter of the created object is then unknown.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):
@@ -112,7 +112,7 @@ def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_terminating(obj: Manifest) -> bool:
-    """Return whether the deletion of an object was requested."""
+    """Return whether an object has a deletion timestamp."""
     return bool(meta_of(obj).get("deletionTimestamp"))
 
 
@@ -132,12 +132,12 @@ def time_ms(text: object) -> int | None:
 
 
 def ref_of(kind: Kind, obj: Manifest) -> Ref:
-    """Return the reference to an object."""
+    """Return a reference to an object of the given kind."""
     return Ref(kind, namespace_of(obj), name_of(obj))
 
 
 def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
-    """Return the controlling owner reference of an object, or None without a controller."""
+    """Return the owner reference with `controller: true`, or None."""
     owners = meta_of(obj).get("ownerReferences")
     if not isinstance(owners, list):
         return None
@@ -145,7 +145,7 @@ def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
 
 
 def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
-    """Return whether an owner reference names an object of this API group and kind."""
+    """Return whether an owner reference has the API group and kind of `kind`."""
     group = group_of(str(owner.get("apiVersion") or ""))
     return (group, owner.get("kind")) == (kind.group, kind.kind)
 
@@ -153,14 +153,14 @@ def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
 def is_controlled_by(obj: Manifest, kind: Kind, uid: str) -> bool:
     """Return whether the controlling owner of an object has this kind and UID.
 
-    Admission reviews owner references by kind, so a UID with another kind means nothing.
+    The kind must match because admission checks owner references by kind.
     """
     owner = controller_of(obj)
     return owner is not None and is_owned_as(owner, kind) and owner.get("uid") == uid
 
 
 def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
-    """Return the reference by which an object becomes the controlling owner of another object."""
+    """Return the owner reference that makes `obj` the controller of another object."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -172,5 +172,5 @@ def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
 
 
 def group_of(api_version: str) -> str:
-    """Return the API group in an `apiVersion`; empty for the core group."""
+    """Return the API group of an `apiVersion` string; empty for the core group."""
     return api_version.rpartition("/")[0]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Kind:
     """A kind of API object.
 
-    `group` is empty for the core group. `plural` is the name in paths. `has_status` is true if
-    the kind has a status subresource, through which its status is written. `categories` holds names
-    under which `kubectl get` lists objects of several kinds together.
+    `group` is empty for the core group. `plural` is the name in API paths. `has_status` is true if
+    the kind has a status subresource. `categories` holds names under which `kubectl get` lists
+    objects of several kinds together.
     """
 
     group: str
@@ -31,7 +31,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """The field `apiVersion`, such as v1 or scheduling.volcano.sh/v1beta1."""
+        """The value of `apiVersion`, such as v1 or scheduling.volcano.sh/v1beta1."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""Kubernetes' own PodGroup kind, newest version first; a cluster may serve any version."""
+"""The upstream Kubernetes PodGroup kind, newest version first; clusters serve various versions."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
@@ -259,7 +259,7 @@ RESOURCE_SLICES: Final = tuple(
     )
     for version in _DEVICE_VERSIONS
 )
-"""The kind ResourceSlice, newest version first; a cluster may serve any version."""
+"""The ResourceSlice kind, newest version first; clusters serve various versions."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 REPLICA_SET: Final = Kind(
     "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
@@ -353,20 +353,20 @@ _KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def find_kind(api_version: str, kind: str) -> Kind | None:
-    """Return the kind in KINDS that an object's `apiVersion` and `kind` name, or None."""
+    """Return the kind in KINDS with this `apiVersion` and `kind`, or None."""
     return _KIND_OF.get((api_version, kind))
 
 
 def kind_of(obj: Mapping[str, Any]) -> Kind | None:
-    """Return the kind in KINDS of an object, or None for an object of another kind."""
+    """Return the kind of an object, or None if the kind is not in KINDS."""
     return find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
 
 
 def collection_path(kind: Kind, namespace: str | None = None) -> str:
-    """Return the path under which objects of a kind are listed, watched and created.
+    """Return the API path under which objects of a kind are listed, watched and created.
 
-    `namespace` is None for all namespaces and for a cluster-scoped kind. Raises ValueError for a
-    namespace with a cluster-scoped kind.
+    `namespace` is None for all namespaces and for a cluster-scoped kind. Raises ValueError if a
+    namespace is given for a cluster-scoped kind.
     """
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     if namespace is None:
@@ -377,7 +377,7 @@ def collection_path(kind: Kind, namespace: str | None = None) -> str:
 
 
 def is_path_segment(name: str) -> bool:
-    """Return whether a name is one segment of a request path, as the name of every object is.
+    """Return whether a name is one segment of a request path, as every object name must be.
 
     Source: apimachinery, pkg/api/validation/path (IsValidPathSegmentName).
     """
@@ -385,10 +385,9 @@ def is_path_segment(name: str) -> bool:
 
 
 def object_path(kind: Kind, namespace: str | None, name: str, subresource: str = "") -> str:
-    """Return the path of an object, or of a subresource of the object such as status or binding.
+    """Return the API path of an object or of its subresource, such as status or binding.
 
-    Raises ValueError for a namespaced kind without a namespace, and for a cluster-scoped kind with
-    a namespace.
+    Raises ValueError if a namespaced kind has no namespace or a cluster-scoped kind has one.
     """
     if kind.namespaced and not namespace:
         raise ValueError(f"{kind} {name!r} needs a namespace")

@@ -31,10 +31,10 @@ class OwnerReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """Name, creation time, labels and owners of an object.
+    """The name, timestamps, labels, annotations and owners of an object.
 
     `creation_ms` is 0 if the object has no creation time, as in a manifest. `deletion_ms` is the
-    deletion timestamp, or None. Times are in milliseconds since 1970.
+    deletion timestamp, or None. Timestamps are in milliseconds since 1970.
     """
 
     name: str
@@ -54,14 +54,14 @@ class ObjectMeta:
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that is the managing controller of the object, or None without a controller."""
+        """The owner reference with `controller: true`, or None."""
         return next((owner for owner in self.owners if owner.controller), None)
 
 
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
     """Return the metadata of an object, or None if the object has no name.
 
-    Errors of unreadable fields are added to `errors`; unreadable fields have their defaults.
+    Adds an error for each unreadable field to `errors`; the field then has its default.
     """
     if not isinstance(obj, dict):
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))

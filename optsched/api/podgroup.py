@@ -1,4 +1,4 @@
-"""PodGroups of Volcano and of Kubernetes: pods that start together.
+"""Volcano and Kubernetes PodGroups: pods that start together.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its podgroup
 webhooks (pkg/webhooks/admission/podgroups).
@@ -43,7 +43,7 @@ class PodGroupPhase(StrEnum):
 
 
 class TopologyMode(StrEnum):
-    """Whether a network topology limit is a hard constraint or a preference."""
+    """Whether a network topology limit is required (hard) or preferred (soft)."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest tier that a gang's pods may span, by number or by name, or no limit."""
+    """The highest tier that a gang's pods may span, as a number or a name; or no limit."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
@@ -99,9 +99,9 @@ class PodGroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """Pods that start together or not at all; amounts are in base units by resource.
+    """Pods that start together or not at all; amounts are in base units, keyed by resource.
 
-    `errors` holds the fields that cannot be read; a gang with errors is not placed.
+    `errors` holds an error for each unreadable field; a PodGroup with errors is not scheduled.
     """
 
     meta: ObjectMeta
@@ -122,10 +122,10 @@ class PodGroup:
 
 
 def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]]:
-    """Return Volcano's PodGroup in a manifest or API object, and the errors of its fields.
+    """Parse a Volcano PodGroup from a manifest or API object; return it with its field errors.
 
-    The PodGroup is None only if the object has no name. Fields with errors have their defaults, so
-    that the PodGroup can be displayed.
+    The PodGroup is None only if the object has no name. Fields with errors have their defaults,
+    which allows the PodGroup to be displayed.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -149,7 +149,7 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
 
 
 def group_name_of(annotations: Mapping[str, str]) -> str:
-    """Return the name of the PodGroup in a pod's annotations; empty for a bare pod."""
+    """Return the PodGroup name in a pod's annotations; empty for a bare pod."""
     return wellknown.first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
 
 
@@ -167,7 +167,7 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
 
 
 MOST_RESOURCES: Final = 100
-"""Maximum number of names in minResources, which is also the limit for a pod's resources."""
+"""Maximum number of resources in minResources; the same limit applies to a pod's resources."""
 
 
 def _min_resources(spec: Fields) -> dict[str, int]:
@@ -252,20 +252,20 @@ _NO_PARENT: Final = "makes the group part of a CompositePodGroup, which is not s
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPodGroup:
-    """A PodGroup of Kubernetes: pods that start together.
+    """An upstream Kubernetes PodGroup: pods that start together.
 
     Attributes
     ----------
     min_count
         Number of pods that start together; 1 if each pod may start alone.
     topology_key
-        Label whose value must be equal on the nodes of all pods; empty without such a constraint.
+        Label whose value must be equal on the nodes of all pods; empty if there is no constraint.
     queue
-        The queue that a label or annotation names; the API has no field for a queue.
+        The queue that a label or annotation names; the API has no queue field.
     priority, priority_class
-        Priority as a number, or None; name of its PriorityClass, or empty.
+        Priority as a number, or None; PriorityClass name, or empty.
     errors
-        Fields that cannot be read, or whose feature is not supported.
+        An error for each field that cannot be read or requests an unsupported feature.
 
     """
 
@@ -279,7 +279,7 @@ class SchedulingPodGroup:
 
 
 def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tuple[FieldError, ...]]:
-    """Return Kubernetes' PodGroup in a manifest or API object, and the errors of its fields.
+    """Parse an upstream Kubernetes PodGroup (not Volcano's); return it with its field errors.
 
     The PodGroup is None only if the object has no name.
     """
@@ -305,7 +305,7 @@ def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tupl
 
 
 def group_named_by(spec: dict[str, Any]) -> str:
-    """Return the name of the PodGroup in `spec.schedulingGroup` of a pod; empty if absent."""
+    """Return the PodGroup name in a pod's `spec.schedulingGroup`; empty if absent."""
     group = spec.get("schedulingGroup")
     named = group.get("podGroupName") if isinstance(group, dict) else None
     return named if isinstance(named, str) else ""

@@ -31,7 +31,7 @@ PRIORITY_CLASS_SCHEMA: Final = record(
 
 
 class PreemptionPolicy(StrEnum):
-    """The right of a PriorityClass's pods to preempt other pods."""
+    """Whether the pods of a PriorityClass may preempt pods of lower priority."""
 
     LOWER = "PreemptLowerPriority"
     NEVER = "Never"
@@ -39,7 +39,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass: a named priority of pods."""
+    """A PriorityClass, which names a pod priority."""
 
     meta: ObjectMeta
     value: int
@@ -50,15 +50,15 @@ class PriorityClass:
 
     @property
     def name(self) -> str:
-        """The name by which pods and PodGroups refer to the PriorityClass."""
+        """The name that pods and PodGroups use to refer to the PriorityClass."""
         return self.meta.name
 
 
 def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:
-    """Return the PriorityClass in a manifest or API object, and the errors of its fields.
+    """Parse a PriorityClass from a manifest or API object; return it with its field errors.
 
-    The PriorityClass is None only if the object has no name. The value is 0 if the field `value`
-    cannot be read.
+    The PriorityClass is None only if the object has no name. `value` is 0 if the field cannot be
+    read.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

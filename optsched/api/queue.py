@@ -1,7 +1,7 @@
 """Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
-(pkg/webhooks/admission/queues). In contrast to Volcano since 1.14, a guarantee without a deserved
+(pkg/webhooks/admission/queues). Unlike Volcano 1.14 and later, a guarantee without a deserved
 amount is accepted.
 """
 
@@ -32,7 +32,7 @@ _ACCESS_LISTS: Final = (
 
 
 class QueueState(StrEnum):
-    """The state of a queue, which decides whether the queue accepts PodGroups."""
+    """The state of a queue; only an open queue accepts PodGroups."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -49,7 +49,7 @@ class DequeueStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupTerms:
-    """Names of node groups in an affinity or anti-affinity, required and preferred."""
+    """The required and the preferred node groups of an affinity or anti-affinity."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
@@ -74,10 +74,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class DeviceQuota:
-    """Quotas on devices claimed through dynamic resource allocation.
+    """Quotas on devices that pods claim through dynamic resource allocation (DRA).
 
-    The keys are the same as in Volcano's capacity plugin. A number of devices has the key
-    `deviceclass/<class>`, and a consumable capacity has the key `<dimension>.deviceclass/<class>`.
+    The keys are the same as in Volcano's capacity plugin: `deviceclass/<class>` for a number of
+    devices, and `<dimension>.deviceclass/<class>` for a consumable capacity.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class DeviceQuota:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The number of PodGroups of a queue in each phase."""
+    """The number of a queue's PodGroups in each phase."""
 
     unknown: int = 0
     pending: int = 0
@@ -98,7 +98,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """The stored status of a queue; amounts are in base units by resource."""
+    """The stored status of a queue; amounts are in base units, keyed by resource."""
 
     state: QueueState = QueueState.OPEN
     allocated: Mapping[str, int] = field(default_factory=dict)
@@ -109,13 +109,13 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, which is a share of the cluster; amounts are in base units by resource.
+    """A queue, which is a share of the cluster; amounts are in base units, keyed by resource.
 
-    Fractions of devices are rounded down in `capability` and `deserved`, and up in `guarantee`. A
-    resource that is not listed in `capability` has no limit. `deserved` holds the amounts of the
+    Device fractions are rounded down in `capability` and `deserved`, and up in `guarantee`. A
+    resource that is not listed in `capability` has no limit. `deserved` holds the amounts in the
     spec; `effective_deserved` adds the amounts that the guarantee implies. `parent` is empty for a
-    top-level queue. `errors` holds the fields that cannot be read; no task is placed in a queue
-    with errors.
+    top-level queue. `errors` holds an error for each field that cannot be read; the scheduler
+    places no task of a queue with errors.
     """
 
     meta: ObjectMeta
@@ -141,9 +141,9 @@ class Queue:
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
-        """Users, groups and namespaces that may submit, by annotation.
+        """The users, groups and namespaces that may submit, keyed by annotation.
 
-        If all three lists are empty, every user may submit.
+        Every user may submit if all three lists are empty.
         """
         found: dict[str, frozenset[str]] = {}
         for key in _ACCESS_LISTS:
@@ -152,7 +152,7 @@ class Queue:
         return found
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
-        """Return whether the access lists contain a user, a group of the user, or a namespace."""
+        """Return whether the access lists contain the user, one of its groups, or the namespace."""
         lists = self.access_lists
         return (
             subject.user in lists[wellknown.QUEUE_USERS]
@@ -162,12 +162,12 @@ class Queue:
 
     @property
     def effective_deserved(self) -> dict[str, int]:
-        """The deserved amounts, and the guarantee of resources without a deserved amount."""
+        """The deserved amount of each resource, or its guarantee if the spec has none."""
         return {**self.guarantee, **self.deserved}
 
     @property
     def hierarchy(self) -> str:
-        """The queue's path in Volcano's annotation for trees, such as root/eng/prod; or empty."""
+        """The queue's path in Volcano's hierarchy annotation, such as root/eng/prod; or empty."""
         return self.meta.annotations.get(wellknown.HIERARCHY, "")
 
     @property
@@ -177,15 +177,15 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """The amount by which the queue may exceed its share before reclaim, as text."""
+        """The unparsed amount by which the queue may exceed its share before it is reclaimed."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 
 def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
-    """Return the queue in a manifest or API object, and the errors of its fields.
+    """Parse a queue from a manifest or API object; return it with its field errors.
 
-    The queue is None only if the object has no name. Fields with errors have their defaults, so
-    that the queue can be displayed. A queue with errors accepts no gangs.
+    The queue is None only if the object has no name. Fields with errors have their defaults, which
+    allows the queue to be displayed. A queue with errors accepts no gangs.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -196,8 +196,8 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     guarantee = spec.record("guarantee").amounts("resource")
     deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
-    # A deserved amount is rounded down to whole devices, but not below the guarantee, which is
-    # rounded up.
+    # Deserved amounts round down to whole devices and guarantees round up. A deserved amount stays
+    # at least the guarantee.
     deserved = {
         resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
         for resource, amount in _whole_amounts(spec, "deserved", deserved).items()
@@ -205,7 +205,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     capability = _whole_amounts(spec, "capability", spec.amounts("capability"))
     _check_floor(spec, "capability", capability, guarantee)
     affinity, devices = spec.record("affinity"), spec.record("dra")
-    # Volcano's webhook replaces the weight 0, which Go writes for an unset weight, by 1.
+    # Go writes 0 for an unset weight; Volcano's webhook replaces it with 1.
     weight = spec.raw("weight")
     is_unset = type(weight) is int and weight == 0
     queue = Queue(
@@ -239,7 +239,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
-    """Return the readable amounts of a field, with fractions of devices rounded down."""
+    """Return the parsed amounts of a field, with device fractions rounded down."""
     raw: Any = spec.raw(name)
     return {resource: whole_amount(resource, raw[resource]) for resource in found}
 

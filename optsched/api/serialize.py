@@ -1,7 +1,7 @@
 """Status patches that the scheduler writes, with Volcano's field names.
 
-The patches are JSON merge patches (RFC 7386). The patches contain every count, also a zero, because
-a count that drops to zero must overwrite the stored count. A key to be removed is written as null.
+The patches are JSON merge patches (RFC 7386). They contain every count, even zero, because a count
+that drops to zero must overwrite the stored count. A null value removes a key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def podgroup_status_patch(
 
 
 def condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
-    """Return the fields of a condition for storage; empty fields are omitted, as in Go."""
+    """Return a condition as JSON fields; empty fields are omitted, as with Go's `omitempty`."""
     fields = {
         "type": condition.type,
         "status": condition.status,
@@ -58,10 +58,10 @@ def queue_status_patch(
     *,
     previous: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the patch that sets a queue's allocated amounts and its PodGroups in each phase.
+    """Return the patch that sets a queue's allocated amounts and PodGroup counts per phase.
 
-    `allocated` holds base units by resource. `previous` holds the resources in the stored status;
-    resources that are not in `allocated` are removed.
+    `allocated` maps resources to amounts in base units. `previous` holds the resources in the
+    stored status; the patch removes those that are not in `allocated`.
     """
     removed = dict.fromkeys(sorted(set(previous) - allocated.keys()))
     return {
@@ -79,7 +79,7 @@ def queue_status_patch(
 def nodeshard_status_patch(
     in_use: list[str], to_remove: list[str], to_add: list[str], now_ms: int
 ) -> dict[str, Any]:
-    """Return the patch of a NodeShard's status subresource with the nodes in use."""
+    """Return the patch that sets a NodeShard's status; it applies to the status subresource."""
     return {
         "status": {
             "nodesInUse": in_use,

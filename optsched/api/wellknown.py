@@ -2,7 +2,7 @@
 
 The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
 batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go), except names with `optsched.io`
-and names with a comment on another origin.
+and names whose comment states another origin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
 )
 MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for pods.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Also on namespaces.
-# The annotation for the queue gate and the scheduling gate itself have the same name.
+# Both the scheduling gate and the annotation that requests the gate have this name.
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
 TASK_SPEC: Final = "volcano.sh/task-spec"
 TASK_INDEX: Final = "volcano.sh/task-index"
@@ -51,7 +51,7 @@ CHECKPOINT_INTERVAL: Final = (
     "optsched.io/checkpoint-interval"  # Time between checkpoints in simulations.
 )
 USER: Final = "optsched.io/user"  # User that is charged for PodGroups and pods.
-CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's name of the user.
+CRATER_USER: Final = "crater.raids.io/task-user"  # User name, set by Crater.
 DATASETS: Final = "optsched.io/datasets"  # Annotation of pods, PodGroups and nodes.
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Labels of nodes.
 MOVABLE: Final = "optsched.io/movable"  # Whether a pod may restart on another node.
@@ -78,7 +78,7 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# PodGroups, and the kinds of owners for whose pods PodGroups are created.
+# PodGroups, and owners (such as ReplicaSets) for whose pods PodGroups are created.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
@@ -89,7 +89,7 @@ GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Scheduler of a PodGroup.
 ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue that is charged for a bound pod.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
 MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # Prefix of a plugin's name.
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # Followed by a plugin name.
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -97,7 +97,7 @@ HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
-OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Annotation unknown to Volcano.
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Volcano does not use this name.
 QUEUE_USERS: Final = "optsched.io/users"  # Users that may submit, comma-separated.
 QUEUE_GROUPS: Final = "optsched.io/groups"
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
@@ -119,11 +119,11 @@ def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> s
 # --- truth ----------------------------------------------------------------------------------------
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""The texts that Go's `strconv.ParseBool` parses as true."""
+"""The strings that Go's `strconv.ParseBool` parses as true."""
 
 
 def is_true(text: str | None) -> bool:
-    """Return whether Go's `strconv.ParseBool` parses a text as true."""
+    """Return whether Go's `strconv.ParseBool` parses a string as true."""
     return text in _TRUE
 
 
@@ -161,15 +161,15 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
 
 
 def format_joined(uid: str, queue: str) -> str:
-    """Return a PodGroup and a queue, to which a pod was admitted, as one text."""
+    """Return the string that records the PodGroup UID and queue to which a pod was admitted."""
     return f"{uid} {queue}"
 
 
 def parse_joined(text: object) -> str | None:
-    """Return the PodGroup and queue to which a pod was admitted, as `format_joined` writes them.
+    """Return the string of `format_joined` that a pod's submitter annotation contains.
 
-    The result is None if the annotation does not record a PodGroup and a queue. The result is empty
-    for a pod that was created before its PodGroup.
+    The result is None if the annotation contains no such string. It is empty for a pod that was
+    created before its PodGroup.
     """
     try:
         entry = json.loads(text) if isinstance(text, str) else None
@@ -180,9 +180,9 @@ def parse_joined(text: object) -> str | None:
 
 
 def format_submitters(subjects: Iterable[Subject], joined: str | None = None) -> str:
-    """Return the annotation for subjects, sorted by user name and without duplicates.
+    """Return the submitter annotation; subjects are sorted by user name, without duplicates.
 
-    `joined` is the PodGroup and queue of a pod, as in `parse_joined`.
+    `joined` is the string of `format_joined` for a pod.
     """
     more = {} if joined is None else {_JOINED: joined}
     unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))

@@ -1,6 +1,5 @@
-"""A real Kubernetes control plane on loopback: etcd, kube-apiserver, controllers and KWOK.
+"""A real Kubernetes control plane on the loopback interface, with KWOK in place of kubelets.
 
-`assets` finds or builds the binaries, and `plane` runs the binaries. The other modules contain
-helper functions of `assets` and `plane`. The package uses no Kubernetes client library: requests to
-the API server go through `kubectl`.
+`assets` finds or builds the binaries, and `plane` runs them. The other modules contain helper
+functions. The package uses no Kubernetes client library: it calls the API server through `kubectl`.
 """

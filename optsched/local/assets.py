@@ -1,9 +1,9 @@
-"""Find the six binaries of the control plane and Helm, or build missing binaries once.
+"""Find the control plane's six binaries and Helm, and build those that are missing.
 
-Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache. A found binary is used
-if its version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin
-every source. The build uses the Go toolchain on PATH. A Go toolchain that is too old downloads a
-recent release.
+Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache, and is used if its
+version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every
+source. The build uses the Go toolchain on PATH; a toolchain that is too old downloads a recent
+release.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ARCHITECTURE_OF = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ToolchainError(Exception):
-    """Raised when Go cannot be used: an unsupported machine, or a failed download of a release."""
+    """Raised if Go cannot be used: the machine is unsupported, or Go cannot be downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Go:
 
 
 def architecture() -> str:
-    """Return the architecture of this machine in the words of Go: amd64 or arm64."""
+    """Return the architecture of this machine by its Go name: amd64 or arm64."""
     machine = platform.machine()
     if machine not in ARCHITECTURE_OF:
         raise ToolchainError(f"machine {machine!r}: the control plane runs on x86_64 and aarch64")
@@ -57,10 +57,10 @@ def architecture() -> str:
 
 
 def go_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a go command depends only on its command line.
+    """Return an environment in which the result of a go command depends only on its arguments.
 
-    GOTOOLCHAIN could make go run another release, and GOWORK could make go read files outside the
-    module. GOROOT could give a downloaded go the standard library of another release.
+    GOTOOLCHAIN could make go run another release, GOWORK could make it read files outside the
+    module, and GOROOT could make a downloaded go use the standard library of another release.
     """
     kept = {name: value for name, value in env.items() if name != "GOROOT"}
     fixed = {"GOTOOLCHAIN": "local", "GOWORK": "off", "GOOS": "linux", "CGO_ENABLED": "0"}
@@ -68,7 +68,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
-    """Return the go command on PATH with its version, or None if no go command runs."""
+    """Return the go command on PATH with its version, or None if there is none that works."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
         return None
@@ -80,10 +80,10 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return `go` if its version is at least GO_MINIMUM, or else a release that `go` downloads.
+    """Return the path of `go` if it is at least GO_MINIMUM; otherwise let it download GO_FETCHED.
 
-    Every release of Go is also a version of the module golang.org/toolchain. Go verifies this
-    module with the checksum database, like any other module (https://go.dev/doc/toolchain).
+    Every Go release is also a version of the module golang.org/toolchain, which Go verifies
+    against the checksum database like any other module (https://go.dev/doc/toolchain).
     """
     if go.version >= GO_MINIMUM:
         return go.binary
@@ -110,12 +110,12 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised when binaries are missing and cannot be built; names the binaries and the remedies."""
+    """Raised if binaries are missing and cannot be built; the message names them and remedies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A binary: its source, and the accepted versions."""
+    """A binary, the Go package from which it is built, and the pattern of accepted versions."""
 
     name: str
     module: str
@@ -140,15 +140,15 @@ BINARIES = (
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", r"kwok version v0\.8\."),
     KUBECTL,
 )
-"""The binaries of the control plane."""
+"""The binaries that the control plane runs, and kubectl."""
 
 HELM = Binary("helm", "helm", "helm.sh/helm/v4/cmd/helm", r'Version:"v4\.', ("version",))
-"""The Helm binary, which only the installation of charts requires."""
+"""The Helm binary, which is needed only to install charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The paths of the binaries by name."""
+    """The paths of the binaries, keyed by name."""
 
     paths: Mapping[str, Path]
 
@@ -158,11 +158,10 @@ def require(
     env: Mapping[str, str] | None = None,
     binaries: Sequence[Binary] = BINARIES,
 ) -> Assets:
-    """Return the paths of binaries, after building the missing binaries.
+    """Return the paths of the given binaries, and build those that are missing.
 
     During a build, `on_progress` is called every few seconds. A kubectl of another minor version is
-    accepted if no other binary is missing. Raises AssetsError if a binary is missing and cannot be
-    built.
+    accepted if no other binary is missing. Raises AssetsError if a missing binary cannot be built.
     """
     env = os.environ if env is None else env
     try:
@@ -188,7 +187,7 @@ def require(
 def find_binaries(
     env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES
 ) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Return the paths of found binaries by name, and the binaries rejected for their version.
+    """Find binaries; return the paths by name, and a message for each with a rejected version.
 
     The search order is KUBEBUILDER_ASSETS, PATH and the cache.
     """
@@ -218,10 +217,10 @@ def find_binaries(
 
 
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
-    """Return the cache path of a binary; its folder's name holds a digest of the build's inputs.
+    """Return the cache path of a binary, in a folder named by a digest of the build inputs.
 
-    The digest depends on Go only through the minimum release in go.mod. A later release of Go
-    therefore does not repeat a build of six minutes.
+    The digest depends on Go only through the minimum release in go.mod. A newer Go release
+    therefore does not trigger another build of six minutes.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])
@@ -233,7 +232,7 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
 
 
 def _link_flags() -> str:
-    """Return linker flags that set Kubernetes' version, without which Kubernetes does not start."""
+    """Return linker flags that set the Kubernetes version; without it Kubernetes does not start."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:
@@ -251,9 +250,9 @@ def _link_flags() -> str:
 
 
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return the cache path of a binary, after building the binary unless the cache holds it.
+    """Build a binary unless it is in the cache; return its cache path.
 
-    The output is renamed only after the build has succeeded: the cache holds no partial files.
+    The output is renamed only after a successful build: the cache never contains partial files.
     """
     target = cache_path(binary, env)
     if target.exists():
@@ -292,7 +291,7 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
 
 
 def _summarize_log(log: str) -> str:
-    """Summarize the output of `go build -v`, which has a line for each module and each package."""
+    """Count the modules and packages that the output of `go build -v` lists, one per line."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)

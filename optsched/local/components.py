@@ -1,4 +1,4 @@
-"""The components of a control plane, their start order, and their command lines."""
+"""The components of a control plane, their start order and their command lines."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KWOK = "kwok"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
-#: The user and the groups of each client of the API server. The controllers share one identity
-#: because they run in one process. KWOK replaces every kubelet, so no single built-in role
-#: suffices.
+#: The user and the groups as which each client authenticates to the API server. The controllers
+#: share one identity because they run in one process. KWOK replaces every kubelet, and no single
+#: built-in role covers that.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
     CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),
@@ -36,10 +36,10 @@ IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     KWOK: ("kwok", ("system:masters",)),
 }
 
-#: Controllers without work in this control plane, which are disabled. Nodes have no leases, address
-#: ranges or routes, and no volumes are attached. No client requests certificates, bootstrap tokens
-#: or legacy tokens, and there are no metrics for autoscaling. The TTL controller would patch every
-#: node as the cluster grows.
+#: Controllers that are disabled because they have nothing to do in this control plane. Nodes have
+#: no leases, address ranges or routes, and no volumes are attached. No client requests
+#: certificates, bootstrap tokens or legacy tokens, and there are no metrics for autoscaling. The
+#: TTL controller would patch every node as the cluster grows.
 IDLE_CONTROLLERS = (
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """The lifetime of a plane: until its starting process ends, or until `stop` is called."""
+    """How long a plane runs: until its starting process terminates, or until `stop`."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -71,11 +71,12 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of a plane; `extra_args` follow and override the arguments of a component.
+    """The settings of a plane.
 
-    `definitions` is a folder of CustomResourceDefinitions that are served before controllers start,
-    or None. kube-controller-manager discovers kinds that are added later only every 30 s. Until
-    kube-controller-manager knows a kind, the dependents of a deleted object of that kind may stay.
+    `extra_args` are appended to a component's command line and override earlier flags.
+    `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
+    start. kube-controller-manager discovers kinds added later only every 30 s. Until then, it may
+    not delete the dependents of deleted objects of such a kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -96,10 +97,10 @@ class Options:
 class Layout:
     """The paths of all files of one plane.
 
-    `etcd` is the folder with every object of the cluster and the socket of etcd. `private_folders`
-    lists the folders that only the owner of the plane may enter. `state` is the file with the ports
-    and command lines of the started components. `lock` is a file that is locked during a start, so
-    that a directory never holds two planes.
+    `etcd` is the folder with etcd's data and socket. `private_folders` lists the folders that only
+    the owner of the plane may enter. `state` is the file with the ports and command lines of the
+    started components. `lock` is a file that is locked while a plane starts, to prevent two planes
+    in one directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -114,21 +115,21 @@ class Layout:
         self.lock = directory / "lock"
 
     def log(self, component: str) -> Path:
-        """Return the path of the log of a component, to which every start appends."""
+        """Return the path of a component's log file, to which every start appends."""
         return self.logs / f"{component}.log"
 
     def kubeconfig(self, identity: str) -> Path:
-        """Return the path of the kubeconfig of the administrator or of a component."""
+        """Return the path of the administrator's or a component's kubeconfig."""
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the kubeconfig path of another user, whose name may equal that of a component."""
+        """Return the path of another user's kubeconfig; the user may be named like a component."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The started components; any process can find, stop and restart components by this state."""
+    """The content of the state file, from which any process can find and restart the components."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -145,7 +146,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        """Return the state that `to_json` has written; raises ValueError for any other text."""
+        """Parse a state that `to_json` has written; raises ValueError for any other text."""
         try:
             content = json.loads(text)
             return cls(
@@ -169,20 +170,19 @@ def commands(
     arguments: dict[str, dict[str, object]] = {
         ETCD: {
             "data-dir": layout.etcd / "data",
-            # A socket in a private folder requires no encryption. A port would be open to web pages
-            # and to other users of the machine.
+            # A socket in a private folder needs no encryption. A port would be accessible to web
+            # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # Only other members of an etcd cluster would use this address, which cannot be a
-            # socket.
+            # This address cannot be a socket. Only other etcd members would use it.
             "advertise-client-urls": "http://localhost:2379",
-            # A single member must still listen for peers: on any port, with itself as the only
-            # peer.
+            # A single member must still listen for peers. It listens on any port and trusts only
+            # its own certificate.
             "listen-peer-urls": "https://127.0.0.1:0",
             "peer-cert-file": layout.pki / "server.crt",
             "peer-key-file": layout.pki / "server.key",
             "peer-client-cert-auth": "true",
             "peer-trusted-ca-file": layout.pki / "server.crt",
-            # Writes need not reach the disk: after a power failure, the plane is created again.
+            # Writes need not reach the disk: after a power failure, the plane can be recreated.
             "unsafe-no-fsync": "true",
             "log-level": "warn",
         },
@@ -218,7 +218,7 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         **_serving(layout, ports[API_SERVER]),
         "client-ca-file": pki / "ca.crt",
         "authorization-mode": "RBAC",
-        # Endpoints of the `kubernetes` service may not be loopback addresses.
+        # A loopback address is not allowed in the endpoints of the `kubernetes` Service.
         "advertise-address": "127.0.0.1",
         "endpoint-reconciler-type": "none",
         "service-cluster-ip-range": "10.0.0.0/16",
@@ -226,10 +226,10 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "service-account-key-file": pki / "service-account.key",
         "service-account-signing-key-file": pki / "service-account.key",
         # TaintNodesByCondition adds a taint that no controller in the plane removes. ServiceAccount
-        # refuses pods until the namespace's account exists, and mounts tokens that no container
-        # reads.
+        # rejects pods until the namespace's service account exists, and mounts tokens that no
+        # container reads.
         "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",
-        # Limits for a benchmark's hundreds of concurrent requests by an ordinary user.
+        # In benchmarks, an ordinary user sends hundreds of concurrent requests.
         "max-requests-inflight": 2000,
         "max-mutating-requests-inflight": 1000,
         "profiling": "false",
@@ -244,8 +244,8 @@ def _client(layout: Layout, component: str) -> dict[str, object]:
         "authentication-skip-lookup": "true",
         "client-ca-file": layout.pki / "ca.crt",
         "authorization-kubeconfig": kubeconfig,
-        # Each component has one replica. Benchmarks compare clients, so rate limits must not slow
-        # clients.
+        # Each component has one replica. Benchmarks compare clients, which rate limits must not
+        # slow down.
         "leader-elect": "false",
         "kube-api-qps": 5000,
         "kube-api-burst": 5000,

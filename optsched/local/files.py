@@ -1,4 +1,4 @@
-"""The cache directory, shipped files, private files and lock files."""
+"""The cache directory, files shipped with the package, private files and lock files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """Return the folder for built binaries and the default control plane."""
+    """Return the folder in which built binaries and the default control plane are stored."""
     if own := env.get("OPTSCHED_CACHE"):
         return Path(own)
     if shared := env.get("XDG_CACHE_HOME"):
@@ -26,12 +26,12 @@ def cache_directory(env: Mapping[str, str]) -> Path:
 
 
 def shipped(*parts: str) -> Path:
-    """Return a path in `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
+    """Return the path of a file in `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
     return Path(str(importlib.resources.files("optsched.deploy").joinpath(*parts)))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, with permission to read only for its owner."""
+    """Write a file atomically; only its owner may read it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(handle, "wb") as file:
         file.write(content)

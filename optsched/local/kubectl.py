@@ -1,4 +1,4 @@
-"""Call kubectl for one cluster, and build manifests of nodes that KWOK simulates."""
+"""Call kubectl for one cluster, and build manifests for nodes that KWOK simulates."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class KubectlError(Exception):
-    """Raised when kubectl fails; the message holds the command and its error output."""
+    """Raised if kubectl fails; the message contains the command and its error output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """A caller of kubectl with one kubeconfig, regardless of the environment of the process."""
+    """A callable that runs kubectl with one kubeconfig and ignores the KUBECONFIG variable."""
 
     binary: Path
     kubeconfig: Path
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
-        """Return the output of kubectl, with `input` as standard input. Raises KubectlError."""
-        # The discovery cache is keyed by address, and another plane may have used the same address.
-        # Therefore each plane has a separate cache.
+        """Run kubectl with `input` as standard input; return its output or raise KubectlError."""
+        # The discovery cache is keyed by address, which another plane may have used before. Each
+        # plane therefore has a separate cache.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)
@@ -36,20 +36,19 @@ class Kubectl:
         return result.stdout
 
     def json(self, *arguments: str, input: str | None = None) -> dict[str, Any]:
-        """Return the object that kubectl prints with `-o json`."""
+        """Run kubectl with `-o json` and return the parsed output."""
         content: dict[str, Any] = json.loads(self(*arguments, "-o", "json", input=input))
         return content
 
     def apply(self, manifest: object) -> None:
-        """Create or update the object in a manifest, or the objects in a List."""
+        """Create or update the object that a manifest defines, or each object in a List."""
         self("apply", "-f", "-", input=json.dumps(manifest))
 
 
 def install_crds(kubectl: Kubectl, folder: Path) -> tuple[str, ...]:
-    """Apply every CRD of a folder, wait until all CRDs are served, and return their names.
+    """Apply every CRD in a folder, wait until all are established, and return their names.
 
-    Client-side apply would fail, because a large schema does not fit into the annotation that
-    client-side apply writes.
+    Client-side apply would fail, because a large schema does not fit into its annotation.
     """
     if not any(folder.glob("*.yaml")):
         return ()
@@ -69,10 +68,10 @@ def node_manifest(
     gpu: int = 0,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a v1 Node with the given capacity, whose quantities are in Kubernetes notation.
+    """Return a v1 Node manifest with the given capacity; quantities are in Kubernetes notation.
 
-    `labels` extend and override the default labels. If `gpu` is 0, the node does not
-    have the GPU resource, like a real node without a device plugin.
+    `labels` extend and override the default labels. If `gpu` is 0, the node lacks the GPU
+    resource, like a real node without a device plugin.
     """
     capacity = {"cpu": cpu, "memory": memory, "pods": str(MAX_PODS)}
     if gpu:
@@ -96,5 +95,5 @@ def node_manifest(
 
 
 def manifest_list(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return manifests as one List, for a single call of `kubectl apply`."""
+    """Return a List of manifests, for a single `kubectl apply`."""
     return {"apiVersion": "v1", "kind": "List", "items": list(manifests)}

@@ -1,4 +1,4 @@
-"""Certificates of the control plane, and kubeconfig files with these certificates.
+"""The control plane's certificates, and kubeconfig files that contain certificates.
 
 Keys are EC P-256. Certificates are valid for ten years, longer than any control plane is kept.
 """
@@ -32,21 +32,21 @@ SERVER_NAMES = (
 
 
 def write_credential(credential: Credential, stem: Path) -> None:
-    """Write `stem`.crt and `stem`.key, with permission to read only for the owner."""
+    """Write `stem`.crt and `stem`.key; only the owner may read the files."""
     write_private(stem.with_suffix(".crt"), credential.certificate)
     write_private(stem.with_suffix(".key"), credential.key)
 
 
 def read_authority(folder: Path) -> Authority:
-    """Return the certificate authority of a plane from the folder of its certificates."""
+    """Load a plane's certificate authority from its certificate folder."""
     paths = (folder / "ca.crt", folder / "ca.key")
     return Authority.load(Credential(*(path.read_bytes() for path in paths)))
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
-    """Return the plane's certificate authority; create the authority and all keys if missing.
+    """Return the plane's certificate authority; create it and all keys if the folder is missing.
 
-    The folder is created once, atomically, and then kept, so that issued kubeconfigs stay valid.
+    The folder is created atomically and then kept, because issued kubeconfigs must stay valid.
     """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")
@@ -55,7 +55,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
         write_credential(authority.credential, draft / "ca")
         server = authority.issue_server(SERVER_NAMES, now=now)
         write_credential(server, draft / "server")
-        # The API server cannot read the public key of service accounts from a PKCS #8 file.
+        # The API server cannot read the service account public key from a PKCS #8 file.
         key = key_pem(generate_key(), PrivateFormat.TraditionalOpenSSL)
         write_private(draft / "service-account.key", key)
         draft.rename(folder)
@@ -65,7 +65,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
 def kubeconfig(
     server: str, authority: bytes, *, user: str, credential: Credential
 ) -> dict[str, Any]:
-    """Return the kubeconfig with which `user` connects to `server`; `authority` is in PEM."""
+    """Return a kubeconfig for `user` at `server`; `authority` is the CA certificate in PEM."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,4 +1,4 @@
-"""Start, probe and stop a local control plane, and kill or restart its components."""
+"""Start, probe and stop a local control plane; kill or restart single components."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ MAX_SOCKET_PATH = 107
 
 
 class PlaneError(Exception):
-    """Raised when a plane cannot be started or used; quotes the log of a failed component."""
+    """Raised if a plane cannot be started or used; the message quotes the log of the component."""
 
 
 class ControlPlane:
-    """A control plane in a directory, to which any process may attach.
+    """A control plane with its files in one directory; any process can attach to it.
 
-    As a context manager, a plane stops at the end of the block.
+    As a context manager, it stops the plane at the end of the block.
 
     Attributes
     ----------
     directory
-        The directory that holds the files of the plane.
+        The directory that holds the plane's files.
     server
         The address of the API server.
     kubeconfig
         The path of the administrator's kubeconfig.
     kubectl
-        The kubectl command with the administrator's kubeconfig.
+        A kubectl caller that uses the administrator's kubeconfig.
     components
         The names of the plane's components, in start order.
     definitions
-        The names of the CustomResourceDefinitions that this start has installed.
+        The names of the CustomResourceDefinitions that `start` installed.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -95,12 +95,12 @@ class ControlPlane:
         *,
         on_progress: Progress = lambda _: None,
     ) -> ControlPlane:
-        """Start every component and return once all are ready, in about three seconds.
+        """Start every component and return once all are ready, after about three seconds.
 
-        Objects and certificates of an earlier start in the same directory are kept. Ports of an
-        earlier start are kept if still free. Raises PlaneError if a plane already runs in the
-        directory or a component fails, and KubectlError if definitions are refused. After an error,
-        no component of the failed start is left running.
+        If a plane was started in the directory before, its objects and certificates are kept, and
+        its ports if they are still free. Raises PlaneError if a plane already runs in the
+        directory or a component fails, and KubectlError if the API server rejects a definition.
+        After an error, no component is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -124,7 +124,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that was started in this directory, whether running or not."""
+        """Return the plane that was started in this directory; it may be stopped."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -133,7 +133,7 @@ class ControlPlane:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of the running components, by name."""
+        """The process ids of the running components, keyed by component name."""
         return processes.find_running(self._state.commands)
 
     def is_ready(self) -> bool:
@@ -141,7 +141,10 @@ class ControlPlane:
         return all(self._answers(name) for name in self.components)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Issue a certificate to a user, without permissions, and return the user's kubeconfig."""
+        """Issue a client certificate to a user; return the path of the user's kubeconfig.
+
+        The user has no permissions.
+        """
         authority = read_authority(self.layout.pki)
         path = self.layout.user_kubeconfig(user)
         _write_kubeconfig(path, authority, self.server, user, groups)
@@ -150,7 +153,7 @@ class ControlPlane:
     def kill(self, component: str, *, grace_s: float = 0) -> None:
         """Kill a component with SIGKILL, to simulate a crash.
 
-        With a grace period in seconds, SIGKILL follows only if SIGTERM does not end the component.
+        If `grace_s` is positive, send SIGTERM, and SIGKILL after `grace_s` seconds if necessary.
         """
         command = self._command(component)
         running = processes.find_running({component: command})
@@ -158,11 +161,11 @@ class ControlPlane:
             processes.end(running[component], command, grace_s=grace_s)
 
     def start_component(self, component: str) -> None:
-        """Start a component on its previous port and wait for its readiness."""
+        """Start a component on its previous port and wait until it is ready."""
         self._start((component,))
 
     def restart(self, component: str) -> None:
-        """Stop a component with SIGTERM, start the component again and wait for its readiness."""
+        """Stop a component with SIGTERM, start it again and wait until it is ready."""
         self.kill(component, grace_s=GRACE_S)
         self.start_component(component)
 
@@ -183,8 +186,7 @@ class ControlPlane:
 
     def _start(self, names: tuple[str, ...]) -> None:
         running = self.pids
-        # With the user's HOME, KWOK would add the user's ~/.kwok/kwok.yaml to the stages of the
-        # plane.
+        # With the user's HOME, KWOK would also load the stages in the user's ~/.kwok/kwok.yaml.
         environment = {
             "HOME": str(self.layout.directory),
             "PATH": os.environ.get("PATH", os.defpath),
@@ -210,13 +212,13 @@ class ControlPlane:
                 time.sleep(PROBE_INTERVAL_S)
 
     def _answers(self, name: str) -> bool:
-        """Return whether the health probe of a component answers OK."""
+        """Return whether a component's health endpoint answers with status 200."""
         path = {ETCD: "/health", API_SERVER: "/readyz"}.get(name, "/healthz")
         connection: http.client.HTTPConnection
         if name == ETCD:
             connection = _SocketConnection(self.layout.etcd_socket)
         elif name == KWOK:
-            # KWOK serves only health, over plain HTTP.
+            # KWOK serves only its health endpoint, over plain HTTP.
             port = self._state.ports[name]
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
         else:
@@ -244,7 +246,7 @@ class ControlPlane:
 
 
 class Owner:
-    """Ownership of a plane by this process: a watchdog stops the plane when the process ends."""
+    """Ties a plane to this process: a watchdog stops the plane when the process terminates."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()
@@ -259,14 +261,14 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """End the watchdog process, so that the plane outlives this process."""
+        """Kill the watchdog process; the plane then outlives this process."""
         os.kill(self._watchdog, signal.SIGKILL)
         os.waitpid(self._watchdog, 0)
         os.close(self._writing)
 
 
 def wipe(directory: Path) -> None:
-    """Stop the plane of a directory and delete its files, which include the cluster's objects."""
+    """Stop the plane in a directory and delete its files, including the stored cluster objects."""
     layout = Layout(directory.absolute())
     ControlPlane.attach(directory).stop()
     for folder in layout.private_folders:
@@ -278,7 +280,7 @@ def wipe(directory: Path) -> None:
 
 
 def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
-    """Write all files that components read, then the state file, and return the state."""
+    """Write the files that the components read and the state file; return the state."""
     earlier = _read_state(layout)
     if earlier is not None and (running := processes.find_running(earlier.commands)):
         names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
@@ -315,7 +317,7 @@ def _read_state(layout: Layout) -> State | None:
 def _write_kubeconfig(
     path: Path, authority: Authority, server: str, user: str, groups: Sequence[str]
 ) -> None:
-    """Issue a certificate to a user and write the user's kubeconfig."""
+    """Issue a client certificate to a user and write the user's kubeconfig."""
     credential = authority.issue_client(user, groups=groups, now=datetime.now(UTC))
     certificate = authority.credential.certificate
     content = kubeconfig(server, certificate, user=user, credential=credential)

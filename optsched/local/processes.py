@@ -1,8 +1,7 @@
-"""Start processes, find processes by their command lines, and end processes; Linux only.
+"""Start processes, find them by their command lines, and terminate them; Linux only.
 
-The command line of a component names the directory of its plane and is therefore unique. Finding a
-process by its command line requires no record of process ids, which could be reused by another
-process.
+A component's command line names the directory of its plane and is therefore unique. Recorded
+process ids are not needed, and another process could reuse them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def run(
     input: str | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; returns its output and exit code, even if the command fails."""
+    """Run a command and wait for it; return its output and exit code, even if it fails."""
     return subprocess.run(  # noqa: S603 - no shell
         command,
         env=env,
@@ -48,8 +47,7 @@ def spawn(
 ) -> int:
     """Start a process in a new session, append its output to `log`, and return its id.
 
-    If the process were in the session of the terminal, Ctrl-C would end all components in arbitrary
-    order.
+    In the terminal's session, Ctrl-C would terminate all components in arbitrary order.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     source = (
@@ -68,7 +66,7 @@ def spawn(
 
 
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return the process id of each running command, by name; zombies are ignored."""
+    """Return the process ids of the running commands, keyed by name; zombies are ignored."""
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -81,7 +79,7 @@ def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def is_running(pid: int, command: Sequence[str]) -> bool:
-    """Return whether process `pid` runs a command."""
+    """Return whether the process `pid` exists and runs `command`."""
     return _matches(_command_line(pid), command)
 
 
@@ -93,19 +91,18 @@ def _command_line(pid: int) -> bytes:
 
 
 def _matches(line: bytes, command: Sequence[str]) -> bool:
-    # The program name is not compared, because a script may have replaced itself by another
-    # program.
+    # Do not compare the program name: a script may have replaced itself with another program.
     return line.endswith(b"".join(b"\0" + os.fsencode(part) for part in command[1:]) + b"\0")
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Terminate a process, and kill the process after `grace_s` seconds; returns after its end."""
+    """Send SIGTERM to a process, and SIGKILL after `grace_s` seconds; wait until it has exited."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        # While the handle is open, no other process can get the same id.
+        # While the handle is open, the id cannot be reused.
         if is_running(pid, command):
             end_of_process = select.poll()
             end_of_process.register(handle, select.POLLIN)
@@ -121,10 +118,10 @@ def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
 
 
 def has_ended(child: int) -> bool:
-    """Return whether a child of this process has ended, and reap an ended child.
+    """Return whether a child process has exited, and reap it if so.
 
-    The kernel shows a command line with a short delay after the start. A missing command line
-    therefore does not mean that the child has ended.
+    Just after a start, `/proc` does not yet show the command line. A missing command line therefore
+    does not mean that the child has exited.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
@@ -132,20 +129,20 @@ def has_ended(child: int) -> bool:
         return True
 
 
-# Linux assigns ports from 32768 on (net.ipv4.ip_local_port_range) to outgoing connections and to
-# listeners of port 0. Kubernetes assigns node ports from 30000 on. A port below both ranges stays
-# free while its owner restarts.
+# Linux assigns ports from 32768 upwards (net.ipv4.ip_local_port_range) to outgoing connections and
+# to listeners on port 0. Kubernetes assigns node ports from 30000 upwards. A port below both ranges
+# stays free while a component restarts.
 LASTING = range(20_000, 30_000)
 MAX_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """Return a free loopback port for each name: the earlier port if still free.
+    """Return a free loopback port for each name; the earlier port if it is still free.
 
     Raises OSError if no port is free.
     """
     with ExitStack() as held:
-        # Each port stays bound until all ports are chosen, so that no two names get the same port.
+        # Keep each port bound until all are chosen; otherwise two names could get the same port.
         sockets = {name: held.enter_context(_bind(earlier.get(name))) for name in names}
         return {name: bound.getsockname()[1] for name, bound in sockets.items()}
 

@@ -1,9 +1,10 @@
-"""The process that stops a plane when the process that owns the plane ends for any reason.
+"""The process that stops a plane when the process that owns the plane terminates for any reason.
 
-The standard input of the watchdog is a pipe whose other end only the owner holds. The pipe closes
-when the owner ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
-alternative: PR_SET_PDEATHSIG follows the *thread* that started a component. The starting thread may
-end long before its process.
+The watchdog's standard input is a pipe whose other end only the owner holds. The pipe closes when
+the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
+alternative, because it watches the *thread* that started a component, and this thread may end
+long before its process.
+
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Wait for the end of standard input, then stop the plane in the directory of argument 1."""
+    """Wait for end of file on standard input, then stop the plane in directory `argv[1]`."""
     sys.stdin.buffer.read()
-    # A late import of the control plane's code, so that the waiting process uses little memory.
+    # Import late: the waiting process should use little memory.
     from optsched.local.plane import ControlPlane, PlaneError
 
     try:

@@ -1,8 +1,8 @@
-"""Read policies from two formats, scheduling models and Volcano's scheduler configuration.
+"""Read policies in two formats: scheduling models and Volcano's scheduler configuration.
 
 The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
-of a policy file. The readers record the position of each YAML value, so that errors name a line.
-All errors of a file are reported together. The package `policy` knows the names of rules and
+to a policy file. The readers record the position of each YAML value, and each error names its line.
+All errors in a file are reported together. The package `policy` knows the names of rules and
 levels, but imports no solver.
 """
 

@@ -1,4 +1,4 @@
-"""Read typed values from located YAML, and report values of a wrong type."""
+"""Read typed values from YAML nodes that know their position, and report values of a wrong type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def describe_value(node: Node) -> str:
-    """Describe a value in a message: return its type, or the text of a scalar."""
+    """Describe a value for a message: a scalar by its text, a list or mapping by its type."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):
@@ -50,7 +50,7 @@ def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> No
 
 
 def read_string(node: Node, findings: Findings) -> str | None:
-    """Return a text that is not blank, or report any other value and return None."""
+    """Return a string that is not blank; otherwise report an error and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
     quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
@@ -59,7 +59,7 @@ def read_string(node: Node, findings: Findings) -> str | None:
 
 
 def read_flag(node: Node, findings: Findings) -> bool | None:
-    """Return a boolean, or report another value, such as `yes`, and return None."""
+    """Return a boolean; for another value, such as `yes`, report an error and return None."""
     if isinstance(node.value, bool):
         return node.value
     _refuse(node, "true or false", findings, _FLAGS.get(node.text.lower(), ""))
@@ -67,9 +67,9 @@ def read_flag(node: Node, findings: Findings) -> bool | None:
 
 
 def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
-    """Return a whole number, or report another value and return None.
+    """Return an integer; otherwise report an error and return None.
 
-    Numbers with a leading 0 are reported, since YAML 1.1 reads such numbers as octal.
+    A number with a leading 0 is an error, because YAML 1.1 reads it as octal.
     """
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")
@@ -84,7 +84,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
 
 
 def read_number(node: Node, findings: Findings, least: float | None = None) -> float | None:
-    """Return a finite number, or report another value and return None."""
+    """Return a finite number; otherwise report an error and return None."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, "a number", findings)
@@ -103,7 +103,7 @@ def _check_range(node: Node, value: float, least: float | None, findings: Findin
 
 
 def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
-    """Return a duration such as 1m30s in milliseconds, or report another value and return None."""
+    """Return a duration such as 1m30s in milliseconds; otherwise report an error, return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         likely = ""
         if type(node.value) is int and node.value > 0:
@@ -123,7 +123,7 @@ def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int |
 
 
 def read_hours(node: Node, findings: Findings) -> str | None:
-    """Return a range of hours such as 8:30-18:00, or report an invalid value and return None."""
+    """Return the text of a range of hours such as 8:30-18:00; report an error if it is invalid."""
     text = read_string(node, findings)
     if text is None:
         return None
@@ -136,7 +136,7 @@ def read_hours(node: Node, findings: Findings) -> str | None:
 
 
 def read_quantity(node: Node, findings: Findings) -> str | None:
-    """Return a quantity such as 250m as text, or report an invalid value and return None."""
+    """Return the text of a quantity such as 250m; otherwise report an error and return None."""
     try:
         parse_quantity_field(node.value)
     except QuantityError as e:
@@ -146,9 +146,9 @@ def read_quantity(node: Node, findings: Findings) -> str | None:
 
 
 def read_choice(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
-    """Return a value that is one of `names`, or report another value and return None.
+    """Return a string that is one of `names`; otherwise report an error and return None.
 
-    The argument `what` is the noun in the message, such as "level".
+    The message uses the noun `what`, such as "level".
     """
     word = read_string(node, findings)
     if word is None or word in names:
@@ -160,7 +160,7 @@ def read_choice(node: Node, names: Collection[str], what: str, findings: Finding
 
 
 def read_items(node: Node, findings: Findings) -> tuple[Node, ...]:
-    """Return the items of a list, or report another value and return an empty tuple."""
+    """Return the items of a list; for another value, report an error and return an empty tuple."""
     if isinstance(node.value, tuple):
         return node.value
     _refuse(node, "a list", findings)
@@ -175,7 +175,7 @@ def read_fields(
 ) -> Mapping[str, Field]:
     """Return the known fields of a mapping, or all fields if `known` is None.
 
-    Unknown fields and missing `required` fields are reported.
+    Reports an error for each unknown field and each missing `required` field.
     """
     value = node.value
     if value is None or isinstance(value, bool | int | float | str | tuple):
@@ -193,7 +193,7 @@ def read_fields(
 
 
 def unquote(node: Node) -> Node:
-    """Return a quoted scalar as a plain scalar, because Volcano reads the argument "10" as 10."""
+    """Return a quoted scalar as an unquoted scalar: Volcano reads the argument "10" as 10."""
     if isinstance(node.value, str):
         return Located(core_scalar(node.value), node.spot, node.text)
     return node

@@ -1,6 +1,6 @@
-"""Declare the built-in actions of policies, and the actions' arguments in `configurations`.
+"""Declare the built-in actions, and their arguments in the section `configurations`.
 
-Actions and arguments have the names that Volcano uses (`pkg/scheduler/actions`). The name
+Actions and arguments have the same names as in Volcano (`pkg/scheduler/actions`). The name
 `consolidation` comes from KAI-Scheduler.
 """
 

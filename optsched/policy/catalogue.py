@@ -1,8 +1,8 @@
 """Load the built-in and custom plugins and actions that a policy may name.
 
-A Python file in a folder, or an entry point of an installed package, defines a custom plugin or
-action (see docs/plugins.md). The caller provides the entry points and the function that reads
-files.
+A custom plugin or action is defined by a Python file in a folder or by an entry point of an
+installed package (see docs/plugins.md). The caller provides the entry points and the function that
+reads files.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
-"""The group of entry points by which packages provide plugins."""
+"""The entry point group with which packages provide plugins."""
 
 ACTION_ENTRY_POINTS: Final = "optsched.actions"
-"""The group of entry points by which packages provide actions."""
+"""The entry point group with which packages provide actions."""
 
 SYMBOL: Final = "PLUGIN"
 """The name of the variable to which a file assigns its plugin."""
@@ -53,7 +53,7 @@ _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, bu
 _ACCEPTED_ACTION: Final = f"accepted is `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
 
 Files = tuple[tuple[str, str], ...]
-"""The path and text of each file in a folder of plugins, sorted by path."""
+"""The (path, text) pair of each file in a plugin folder, sorted by path."""
 
 
 class Entry(Protocol):
@@ -65,10 +65,10 @@ class Entry(Protocol):
 
     @property
     def value(self) -> str:
-        """The module and the attribute to import, as `module:attribute`."""
+        """The object to import, as `module:attribute`."""
 
     def load(self) -> Any:  # noqa: ANN401 any value
-        """Import the module of the entry point, and return the named attribute."""
+        """Import the module of the entry point and return the attribute that `value` names."""
 
 
 def _no_files(folder: Path) -> Files:
@@ -82,14 +82,14 @@ class Shelf:
     Attributes
     ----------
     folder
-        The folder with plugins for every policy, or None.
+        The plugin folder, or None.
     read
-        A function that returns the path and text of each file in a folder, sorted by path. The
-        function may raise OSError and UnicodeError.
+        A function that returns the (path, text) pair of each file in a folder, sorted by path. It
+        may raise OSError or UnicodeError.
     entries
-        The entry points of the group `optsched.plugins`.
+        The entry points in the group `optsched.plugins`.
     action_entries
-        The entry points of the group `optsched.actions`.
+        The entry points in the group `optsched.actions`.
 
     """
 
@@ -100,7 +100,7 @@ class Shelf:
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
-        """Return the path and text of each file in the folders with plugins.
+        """Return the (path, text) pair of each file in `folder` and the folders `more`.
 
         Raises `PolicyError` if a folder cannot be read.
         """
@@ -119,9 +119,9 @@ class Shelf:
         return tuple(found)
 
     def catalogue(self, files: Files) -> Catalogue:
-        """Return the catalogue of built-in plugins and actions, plugin files and entry points.
+        """Return all plugins and actions: built in, defined in `files`, and from entry points.
 
-        Raises `PolicyError` with all errors in the files.
+        If a file has an error, raises `PolicyError` with all errors.
         """
         problems: list[Problem] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
@@ -140,7 +140,7 @@ class Shelf:
         taken: tuple[dict[str, Plugin], dict[str, Action]],
         problems: list[Problem],
     ) -> None:
-        """Add the plugin and the action that a file defines to `taken`, or report an error."""
+        """Add the plugin and action that a file defines to `taken`, or an error to `problems`."""
         plugins, actions = taken
         try:
             defined = vars(self._load_module(path, text))
@@ -164,13 +164,13 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _load_module(self, path: str, text: str) -> ModuleType:
-        """Return the module of a plugin file; the code runs once for each version of the text."""
+        """Return the module of a plugin file; its code runs once until the file changes."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # read by dataclasses
+            sys.modules[module.__name__] = module  # dataclasses look the module up here
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
@@ -187,12 +187,12 @@ class Catalogue:
     Attributes
     ----------
     plugins, actions
-        The loaded plugins and actions.
+        The loaded plugins and actions, keyed by name.
     entries, action_entries
-        Entry points of plugins and actions. An entry point is loaded when a policy names its plugin
-        or action.
+        Entry points of plugins and actions, keyed by name. An entry point is loaded when a policy
+        names its plugin or action.
     warnings
-        A warning for each entry point whose name another plugin or action already has.
+        A warning for each entry point whose name a loaded plugin or action already has.
 
     """
 
@@ -209,11 +209,11 @@ class Catalogue:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """The names of all actions that a policy may use."""
+        """The names of all actions that a policy may name."""
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:
-        """Return the plugin with a name, an error text if the plugin cannot be loaded, or None."""
+        """Return the named plugin, an error message if it cannot be loaded, or None if unknown."""
         if name in self.plugins:
             return self.plugins[name]
         if name not in self.entries:
@@ -227,7 +227,7 @@ class Catalogue:
         return completed(plugin, f"entry point {entry.value}")
 
     def find_action(self, name: str) -> Action | str | None:
-        """Return the action with a name, an error text if the action cannot be loaded, or None."""
+        """Return the named action, an error message if it cannot be loaded, or None if unknown."""
         if name in self.actions:
             return self.actions[name]
         if name not in self.action_entries:
@@ -254,9 +254,9 @@ def _load_entry(
     kind: type[_Kind],
     find_mistake: Callable[[object], tuple[str, str] | None],
 ) -> _Kind | str:
-    """Return the plugin or action of an entry point, or the reason why it cannot be used.
+    """Load the plugin or action of an entry point, or return an error message.
 
-    `find_mistake` returns the first error of the loaded object, for example another type.
+    `find_mistake` returns the first error in the loaded object, for example a wrong type.
     """
     where = f"entry point {group}: {entry.name} = {entry.value}"
     try:
@@ -273,7 +273,7 @@ def _load_entry(
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """Return a custom plugin whose function `build` gets the declared arguments, with defaults."""
+    """Return a custom plugin whose `build` receives only declared arguments, with defaults."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -287,7 +287,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """Return a custom action whose function `build` gets the declared arguments, with defaults."""
+    """Return a custom action whose `build` receives only declared arguments, with defaults."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 
@@ -303,7 +303,7 @@ def completed_action(action: Action, origin: str) -> Action:
 
 
 def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
-    """Return the proposer of a custom action, or an error text if `build` rejects the arguments."""
+    """Build a custom action's proposer; return an error message if `build` rejects `arguments`."""
     if action.build is None:
         return f"{action.name} is not a custom action"
     try:
@@ -321,7 +321,7 @@ def _select_declared(given: Mapping[str, Value], arguments: Sequence[Argument]) 
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """Yield the names and defaults of arguments; a field of a mapping gets a dotted name."""
+    """Yield each argument's name and default; the field of a mapping has a dotted name."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue
@@ -358,8 +358,8 @@ def _find_mistakes(
 ) -> Iterator[tuple[str, str]]:
     """Yield the errors in a custom plugin or action, each with a likely correction.
 
-    `taken` holds the loaded plugins or actions. `built_in` holds the names that no custom plugin or
-    action may have.
+    `taken` holds the loaded plugins or actions. A custom plugin or action must not have a name in
+    `built_in`.
     """
     is_action = isinstance(plugin, Action)
     kind, made = ("an action", "a function that proposes") if is_action else ("a plugin", "rules")
@@ -387,9 +387,9 @@ def _find_mistakes(
 def rules_of(
     plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
 ) -> tuple[str, ...] | str:
-    """Return the names of a custom plugin's rules, or an error text if a rule is invalid.
+    """Return the names of a custom plugin's rules, or an error message if a rule is invalid.
 
-    `taken` maps the rule names of other custom plugins in the policy to the plugins' names.
+    `taken` maps the rule names of the policy's other custom plugins to their plugin names.
     """
     try:
         rules = plugin.build(arguments)
@@ -423,7 +423,7 @@ def _find_rule_mistake(rule: object) -> str:
 
 
 def _rule_names() -> frozenset[str]:
-    """Return the names of all built-in rules, including rules that are off by default."""
+    """Return the names of all built-in rules, including rules that are disabled by default."""
     built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Switch.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
@@ -442,7 +442,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return entry points by name, and a warning for each entry point whose name is taken."""
+    """Drop entry points whose name is in `found`; return the rest by name, and warnings."""
     kept: dict[str, Entry] = {}
     warnings: list[Problem] = []
     for entry in entries:
@@ -457,7 +457,7 @@ def _drop_duplicates(
 
 
 def _find_line(text: str, symbol: str) -> int:
-    """Return the line on which a file assigns a variable, or 0 without an assignment."""
+    """Return the line on which a file assigns the variable `symbol`, or 0 if it never does."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):

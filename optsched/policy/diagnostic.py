@@ -1,7 +1,7 @@
 """Errors and warnings about a policy file, each with position, message and likely correction.
 
-PolicyError(Exception)      all errors and warnings of a file
-└─ Problem                  one error, or one warning about a valid file
+PolicyError(Exception)      all errors and warnings about a file
+└─ Problem                  one error or warning
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spot:
     line, column
         Line and column, starting at 1, or 0 if an error or warning concerns the entire file.
     path
-        The path of fields and list indices to the position, such as `tiers[1].plugins[0].name`.
+        The path of the YAML value, such as `tiers[1].plugins[0].name`.
     excerpt
         The text of the source line.
 
@@ -60,7 +60,7 @@ class Problem:
     message
         The description of the error or warning, and the accepted values.
     likely
-        The known word that is most similar to the wrong word, or empty if no known word is similar.
+        The accepted word that is most similar to the wrong word, or empty if none is similar.
 
     """
 
@@ -91,7 +91,7 @@ class Problem:
 
 
 class PolicyError(Exception):
-    """Raised for a policy that cannot be used, with all errors and warnings of the file."""
+    """Raised for an unusable policy; `problems` holds all errors and warnings about the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -116,7 +116,7 @@ class Findings:
         self._problems: list[Problem] = []
 
     def error(self, spot: Spot, message: str, likely: str = "") -> None:
-        """Add an error, so that the file cannot be used."""
+        """Add an error, which makes the file unusable."""
         self._add(spot, message, likely, Severity.ERROR)
 
     def warn(self, spot: Spot, message: str, likely: str = "") -> None:
@@ -129,12 +129,12 @@ class Findings:
 
     @property
     def has_errors(self) -> bool:
-        """Whether the file has an error, so that the file cannot be used."""
+        """Whether the file has an error and is therefore unusable."""
         return any(p.severity is Severity.ERROR for p in self._problems)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All errors and warnings, in the order of the file."""
+        """All errors and warnings, sorted by position in the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
     def settle(self) -> tuple[Problem, ...]:
@@ -145,7 +145,7 @@ class Findings:
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """Return the name that is most similar to a word, or an empty text if no name is similar."""
+    """Return the name that is most similar to `word`, or an empty string if none is similar."""
     by_fold = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
     return by_fold[close[0]] if close else ""

@@ -1,7 +1,7 @@
 """Load a policy from a model name or a file.
 
-In the package `policy`, only the module `load` performs I/O. The caller provides the function that
-reads files. Shipped models are package data.
+Only this module of the package `policy` performs I/O. The caller provides the function that reads
+files. Shipped models are package data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECRET = re.compile(
 """A pattern that matches the key and the value of a secret, such as a password."""
 
 PLUGINS_DIR = "pluginsDir"
-"""The field that names a folder with plugins, in models and in Volcano's configuration."""
+"""The policy field that names a plugin folder, in both formats."""
 
 
 class ShippedModel(NamedTuple):
@@ -68,19 +68,19 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     Parameters
     ----------
     name_or_path
-        The name of a shipped model, or the path of a file with a model or a configuration of
-        Volcano's scheduler. A shipped model has precedence over a file with the same name. The path
-        `./NAME` always means the file.
+        The name of a shipped model, or the path of a file that contains a model or a Volcano
+        scheduler configuration. A shipped model takes precedence over a file with the same name.
+        The path `./NAME` always means the file.
     read
-        A function that returns the text of a file. An OSError or UnicodeError of the function is
-        converted to a `PolicyError`.
+        A function that returns the text of a file. If it raises OSError or UnicodeError,
+        `load_policy` raises `PolicyError`.
     shelf
         The folder and the entry points from which custom plugins and actions are loaded.
 
     Raises
     ------
     PolicyError
-        The policy is invalid or cannot be read. The exception lists all errors and warnings.
+        If the policy is invalid or cannot be read. The exception lists all errors and warnings.
 
     """
     if is_shipped(name_or_path):
@@ -115,10 +115,10 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 
 
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
-    """Return the policy in a text, which is a model or a configuration of Volcano's scheduler.
+    """Parse a policy from `text`, which is a model or a Volcano scheduler configuration.
 
-    Raises `PolicyError` with all errors in the text. A folder with plugins in the text must be the
-    folder of `shelf`. Only the command line may decide which code is loaded.
+    If `text` is invalid, raises `PolicyError` with all errors. If `text` names a plugin folder, it
+    must be the folder of `shelf`, because only the command line may decide which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -142,7 +142,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
 
 
 def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
-    """Return the text of a policy, with asterisks in place of passwords and other secrets.
+    """Return the source text of a policy, with passwords and other secrets replaced by asterisks.
 
     Raises `PolicyError` if the policy file can no longer be read.
     """
@@ -155,7 +155,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
 
 
 def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
-    """Raise `PolicyError` if the policy names another plugin folder than the command line."""
+    """Raise `PolicyError` if the policy names a plugin folder that the command line does not."""
     named = _read_word(root, PLUGINS_DIR)
     if not named:
         return
@@ -169,7 +169,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """Return the text in a field of a YAML document, or None if the document lacks the field."""
+    """Return the text of a top-level field in a YAML document, or None if it is missing."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
@@ -182,7 +182,7 @@ def _is_model(root: Node) -> bool:
 
 
 def _describe_unknown_format(root: Node) -> str:
-    """Return a message that names the accepted formats, for a document that is not a policy."""
+    """Return the error message for a document that is not a policy; it names both formats."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

@@ -1,13 +1,13 @@
 """Read YAML 1.2, and record the file position of every value.
 
-PyYAML composes the nodes and records the position of each node. The module `located` is stricter
-than PyYAML and follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
+PyYAML composes the nodes and records their positions. This module is stricter than PyYAML and
+follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
-- a duplicate key is an error, whereas PyYAML uses the last value;
-- a plain scalar is null, true, false, a number or text. `no`, `1:30` and `1_000` are text, whereas
-  PyYAML reads false, 90 and 1000. `014` is 14, whereas PyYAML reads 12;
-- tags outside the core schema, merge keys and keys that are not scalars are errors;
-- depth and size are limited, because nested aliases can expand exponentially.
+- A duplicate key is an error, whereas PyYAML uses the last value.
+- A plain scalar is null, true, false, a number or a string. `no`, `1:30` and `1_000` are strings,
+  whereas PyYAML reads false, 90 and 1000. `014` is 14, whereas PyYAML reads 12.
+- Tags outside the core schema, merge keys and keys that are not scalars are errors.
+- Depth and size are limited, because nested aliases can expand exponentially.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[T_co]):
-    """A value of a YAML document, and the position of the value in the file.
+    """A value in a YAML document with its position in the file.
 
     Attributes
     ----------
     text
-        The text of a scalar as written in the file, without quotes. The text is empty for lists and
-        mappings.
+        The text of a scalar as written in the file, without quotes; empty for lists and mappings.
 
     """
 
@@ -49,7 +48,7 @@ class Located(Generic[T_co]):
 
 
 class Field(NamedTuple):
-    """A field of a mapping: the position of the field's name, and the field's value."""
+    """A mapping field: the file position of its name, and its value."""
 
     key: Spot
     node: Node
@@ -60,7 +59,7 @@ Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
 Node: TypeAlias = "Located[Tree]"
 
 _PLAIN = "plain"
-"""The tag of plain scalars, which distinguishes them from quoted and tagged scalars."""
+"""A tag that marks plain scalars, to distinguish them from quoted and tagged scalars."""
 
 _CORE = "tag:yaml.org,2002:"
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
@@ -78,9 +77,9 @@ _LOADER = _loader()
 
 
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
-    """Return the single YAML document in a text, and add syntax errors to `findings`.
+    """Parse `text` as a single YAML document, and add syntax errors to `findings`.
 
-    Returns None if the text cannot be parsed. An empty text is the value null.
+    Returns None if the text cannot be parsed. Empty text is the value null.
     """
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)
@@ -118,7 +117,7 @@ def core_scalar(text: str) -> Scalar:
 
 
 def _number(text: str) -> Scalar:
-    """Return a whole number, or the text itself if the number has too many digits for Python."""
+    """Return an integer, or the text itself if it has too many digits for Python's `int`."""
     try:
         return int(text)
     except ValueError:
@@ -151,21 +150,21 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """Return the position of a line and a column, which start at 0 and are clamped."""
+        """Return the position of a zero-based line and column; past the end, the last position."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """Return the position (line and column) of the character with the index `index`."""
+        """Return the position of the character `text[index]`."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 
 
 def _is_too_deep(text: str) -> bool:
-    """Return whether a text nests deeper than `MOST_DEPTH` levels.
+    """Return whether YAML text nests deeper than `MOST_DEPTH` levels.
 
-    The C parser recurses without a limit, so the text is checked before parsing.
+    Composing the text with the C parser recurses without a limit, hence this earlier check.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
@@ -180,7 +179,7 @@ def _is_too_deep(text: str) -> bool:
 
 @dataclass
 class _Tree:
-    """A converter of PyYAML's nodes to located values."""
+    """A converter of PyYAML nodes to `Located` values."""
 
     source: _Source
     findings: Findings

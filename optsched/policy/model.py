@@ -1,7 +1,7 @@
-"""Read a policy from a scheduling model, which is optsched's own policy format.
+"""Read a policy from a scheduling model, optsched's own policy format.
 
-A model defines a whole policy: actions, tiers of rules, levels of the objective, admission, solver
-and budgets. See docs/configuration.md.
+A model defines a complete policy: actions, tiers of rules, objective levels, admission, solver and
+time limits. See docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def policy_of_model(
 ) -> Policy:
     """Return the policy that a model defines.
 
-    Raises `PolicyError` with all errors and warnings if the model has an error.
+    If the model has an error, raises `PolicyError` with all errors and warnings.
     """
     fields = read_fields(root, FIELDS, findings, required=REQUIRED)
     if "apiVersion" in fields:
@@ -96,7 +96,7 @@ def policy_of_model(
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     if "actions" in fields:
         warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
-    # Only a solver makes use of reservations.
+    # Only a solver uses reservations.
     reservations = 0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" in fields:
         number = read_whole_number(fields["reservations"].node, findings, 0)
@@ -135,7 +135,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """Return the levels of the objective, and report levels for which `tiers` has no rule."""
+    """Return the objective levels; report each level for which `tiers` contains no rule."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}

@@ -1,7 +1,6 @@
-"""Define the policy of a scheduler: actions, rules in tiers, levels, solver and budgets.
+"""Define the scheduler policy: actions, rules in tiers, objective levels, solver and time limits.
 
-A policy is plain data. The loaders of the package `policy` create policies; sessions only read
-policies.
+A policy is plain data, which the loaders of this package create and sessions only read.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 
 MOST_RESERVATIONS = 4
-"""Default maximum number of gangs with a reservation; a model may set `reservations` instead."""
+"""Default maximum number of gangs with a reservation; the model field `reservations` overrides."""
 
 
 class Admission(Enum):
-    """The form of the level `admission`: a level for each priority, or a single weighted level."""
+    """Whether the objective level `admission` is split by priority or is one weighted sum."""
 
     BY_PRIORITY = "priority"
     BY_WEIGHT = "weight"
@@ -56,8 +55,8 @@ class Budgets:
     starvation_after_ms
         Waiting time in milliseconds after which a gang precedes other gangs of its priority.
     deterministic_s
-        Work limit of the solver for each level, in CP-SAT's deterministic seconds. The limit
-        replaces `solve_ms` in runs that read no clock.
+        Solver work limit for each objective level, in CP-SAT deterministic time. It replaces
+        `solve_ms` in runs that read no clock.
 
     """
 
@@ -69,7 +68,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class TierPlugin:
-    """A plugin in a tier of a policy, with the arguments and the enabled extension points."""
+    """A plugin in a policy tier, with its arguments and its enabled extension points."""
 
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
@@ -85,7 +84,7 @@ class TierPlugin:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A valid policy for the sessions of a scheduler.
+    """A valid policy, according to which sessions schedule.
 
     Attributes
     ----------
@@ -94,7 +93,7 @@ class Policy:
     source
         The file from which the policy was read, or `model NAME` for a shipped model.
     meaning
-        The purpose of the policy in one sentence, or an empty text.
+        The purpose of the policy in one sentence, or an empty string.
     actions
         Names of the actions, in execution order.
     tiers
@@ -102,21 +101,21 @@ class Policy:
     rules
         The rules in call order, each with its plugin, tier and extension points.
     levels
-        Names of the levels of the objective, the most important first; see `LEVELS` in
+        Names of the objective levels, the most important first; see `LEVELS` in
         `optsched.plugins.objectives`.
     admission, solver, budgets
         The form of the level `admission`, the solver, and the time limits of a session.
     reservations
-        Maximum number of starving gangs for which capacity is reserved at a later instant, or 0 for
-        no reservations.
+        Maximum number of starving gangs for which future capacity is reserved; 0 disables
+        reservations.
     action_arguments
         The arguments of each action, as in Volcano's `configurations`.
     proposers
-        The custom actions of the policy, built with the arguments in the policy.
+        The custom actions of the policy, built with the arguments that the policy sets.
     warnings
         Warnings about settings that are likely mistakes.
     plugin_files
-        The path and text of each file that defines custom plugins.
+        The (path, text) pair of each file that defines custom plugins.
 
     """
 
@@ -138,12 +137,12 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """Return the policy without solver and reservations, so that the greedy plan is used."""
+    """Return a copy of the policy without a solver or reservations; the greedy plan is used."""
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
 def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
-    """Return the policy with another solver, or the same policy if `solver` is None."""
+    """Return the policy with the given solver, or the same policy if `solver` is None."""
     if solver is None:
         return policy
     kind = SolverKind(solver)
@@ -153,15 +152,15 @@ def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
 def build_rules(
     tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
 ) -> RuleSet:
-    """Return the rules of all plugins in plugin order; tiers are numbered from 1.
+    """Build the rules of all plugins, in plugin order; tiers are numbered from 1.
 
-    The arguments of the plugins must be valid. `metrics` configures the source of measured load.
+    The plugin arguments must be valid. `metrics` configures the source of node load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     rules: list[ActiveRule] = []
     for number, tier in enumerate(tiers, 1):
         for plugin in tier:
-            # Some rules read the switches of these extension points.
+            # Some rules depend on whether these extension points are enabled.
             read = (Switch.HIERARCHY, Switch.RECLAIMABLE)
             switches = {switch.value: switch in plugin.switches for switch in read}
             built = plugin.resolved.build({**dict(plugin.arguments), **switches, **delays})
@@ -179,7 +178,7 @@ _ADMISSION = {
 
 
 def describe(policy: Policy) -> str:
-    """Return a text that lists the actions, rules, levels and budgets of a policy."""
+    """Return the description of a policy: its actions, plugins, levels and time limits."""
     return "\n".join(
         [
             f"{policy.name} ({policy.source})",
@@ -201,7 +200,7 @@ def describe(policy: Policy) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines with a heading, a name and the meaning of the name, in aligned columns."""
+    """Yield a line per row (heading, name, meaning) in aligned columns."""
     kept = list(rows)
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:

@@ -1,6 +1,6 @@
-"""Read the sections of a policy in either format: actions, tiers of plugins, levels and solver.
+"""Read the policy sections that both formats share: actions, plugin tiers, levels and solver.
 
-The functions read located YAML values and add errors and warnings to `Findings`.
+The functions read YAML nodes and add errors and warnings to `Findings`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class ActionReader:
-    """A reader of action names that also builds custom actions.
+    """A reader of action names, which also builds custom actions.
 
     Attributes
     ----------
     catalogue
         The actions that a policy may name.
     named
-        The custom actions of the policy and the position of each action's name, by action name.
+        The custom actions that the policy names and the file position of each name, keyed by name.
 
     """
 
@@ -67,7 +67,7 @@ class ActionReader:
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
     def name(self, word: str, spot: Spot) -> str | None:
-        """Return the name of an action, or report an unknown name and return None."""
+        """Return `word` if it names an action; otherwise report an error and return None."""
         action = self.read_action(word, spot)
         if action is None:
             return None
@@ -76,7 +76,7 @@ class ActionReader:
         return word
 
     def read_action(self, word: str, spot: Spot) -> Action | None:
-        """Return the action with a name, or report an unknown name and return None."""
+        """Return the action with the name `word`; otherwise report an error and return None."""
         if word in self.named:
             return self.named[word][0]
         action = self.catalogue.find_action(word)
@@ -92,7 +92,7 @@ class ActionReader:
     def proposers(
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
-        """Return the custom actions of the policy, built with the arguments in the policy."""
+        """Build the custom actions of the policy with the arguments that the policy sets."""
         given_arguments = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
@@ -107,7 +107,7 @@ class ActionReader:
 def warn_of_idle_actions(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
-    """If the policy has no solver, warn about actions that have no effect without a solver."""
+    """Warn about actions that have no effect because the policy has no solver."""
     for name in NEED_SOLVER.intersection(actions):
         if solver.kind is SolverKind.NONE:
             findings.warn(spot, f"without a solver the action {name} has no effect")
@@ -117,9 +117,9 @@ def warn_of_idle_actions(
 
 
 def _read_names(node: Node, findings: Findings) -> str | None:
-    """Return the names in a comma-separated text or a list, joined by commas.
+    """Return the names in a comma-separated string or a list, joined by commas.
 
-    Return None if a name is not a text.
+    Returns None if a name is not a string.
     """
     if isinstance(node.value, tuple):
         names = [read_string(each, findings) for each in node.value]
@@ -157,13 +157,13 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _read_names(node, findings),
     Kind.CHOICE: lambda a, node, findings: read_choice(node, a.choices, a.name, findings),
 }
-"""The function that reads the value of an argument, by the kind of the argument."""
+"""Maps each argument kind to the function that reads such an argument's value."""
 
 
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or action; `owner` names the plugin or action."""
+    """Return the valid arguments of a plugin or action; messages call it `owner`."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -191,7 +191,7 @@ def read_arguments(
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
-    """Return the fields of the mapping `arguments`; a missing mapping has no fields."""
+    """Return the fields of the mapping `arguments`; empty if the mapping is missing."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
     return read_fields(fields["arguments"].node, None, findings)
@@ -208,12 +208,12 @@ _MISSPELT = {
     else switch.replace("enable", "enabled", 1): switch
     for switch in _SWITCHES
 }
-"""Switches by a similar name, such as `enableJobOrder` for `enabledJobOrder`."""
+"""Maps likely misspellings to switches, such as `enableJobOrder` to `enabledJobOrder`."""
 
 
 @dataclass
 class TierReader:
-    """A reader of the tiers of a policy, which records the file position of each plugin's name.
+    """A reader of the policy's tiers, which also records where each plugin is named.
 
     Attributes
     ----------
@@ -222,12 +222,12 @@ class TierReader:
     catalogue
         The plugins that a policy may name.
     spots
-        The file position of each plugin's name, by plugin name.
+        Maps each plugin name to its position in the file.
     is_complete
-        Whether every plugin in every tier could be read. Missing plugins are reported only in this
-        case.
+        Whether every plugin in every tier could be read. If not, a level whose rule is missing is
+        not reported.
     rule_owners
-        The name of the custom plugin that defines each custom rule, by rule name.
+        Maps each custom rule name to the name of the custom plugin that defines the rule.
 
     """
 
@@ -239,7 +239,7 @@ class TierReader:
     rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
-        """Return the plugins of each tier of a policy, and report invalid plugins."""
+        """Return the plugins of each tier, and report invalid plugins."""
         key, found_tiers = f"{self.word}s", []
         for each in read_items(node, self.findings):
             fields = read_fields(each, [key], self.findings, required=[key])
@@ -250,7 +250,7 @@ class TierReader:
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_combinations(tiers)
-        # All plugins share one record of queue usage, so the record decays with a single half-life.
+        # All plugins share one record of queue usage, which can have only one half-life.
         configured = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [
             (name, str(given_arguments[HALF_LIFE]))
@@ -329,7 +329,7 @@ class TierReader:
         return plugin
 
     def _read_switches(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
-        """Return the extension points of a plugin that are enabled by default or by the policy."""
+        """Return a plugin's enabled switches: its settings in the policy and the defaults."""
         turned: dict[Switch, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -348,7 +348,7 @@ class TierReader:
         return (DEFAULT_SWITCHES - turned.keys()) | on
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report plugin arguments that enable two modes of GPU sharing, or an unsupported mode."""
+        """Report arguments that enable two GPU sharing modes at once, or an unsupported mode."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
@@ -363,7 +363,7 @@ class TierReader:
             self.findings.error(given[other].key, message)
 
     def _check_combinations(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """Report combinations of plugins that Volcano does not allow."""
+        """Report plugin combinations that Volcano does not allow."""
         if "proportion" not in self.spots:
             return
         if "capacity" in self.spots:
@@ -381,11 +381,11 @@ class TierReader:
 # --- levels --------------------------------------------------------------------------------------
 
 VOLUME_SHAPE = "volumebinding.shape"
-"""The argument that makes the plugin `predicates` score nodes."""
+"""If this argument is set, the plugin `predicates` scores nodes."""
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
-    """Return, for each level that needs plugins, the plugins that give the level an effect."""
+    """Map each objective level that needs a plugin to the plugins that give it an effect."""
     needs: dict[str, tuple[str, ...]] = {}
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
@@ -399,20 +399,20 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""Maps each level of the objective to the plugins that can give the level an effect.
+"""Maps each objective level to the plugins that can give it an effect.
 
-A level has no effect if the policy enables none of the level's plugins.
+A level has no effect if the policy enables none of these plugins.
 """
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
-    """Return the levels that have an effect with the plugins of a policy, in default order."""
+    """Return the objective levels on which the plugins in `tiers` have an effect, in order."""
     kept = list(tiers)
     return tuple(level for level in LEVELS if is_served(level, kept))
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Return whether a level of the objective has an effect with the plugins in `tiers`."""
+    """Return whether an objective level has an effect with the plugins in `tiers`."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
@@ -440,9 +440,9 @@ class SolverChoice:
     deterministic_s: float | None = None
 
     def applied_to(self, budgets: Budgets) -> Budgets:
-        """Return the budgets after applying the solver settings.
+        """Return a copy of `budgets` with these solver settings.
 
-        If no solve time is set, the solve time is the default or the period, whichever is shorter.
+        If the policy sets no solve time, it is the default or the period, whichever is shorter.
         """
         return replace(
             budgets,
@@ -452,7 +452,7 @@ class SolverChoice:
 
 
 def read_solver(node: Node, findings: Findings) -> SolverChoice:
-    """Return the solver settings from the name of a solver, or from a mapping with budgets."""
+    """Read the solver settings from a solver name or from a mapping with time limits."""
     if isinstance(node.value, str):
         return SolverChoice(_read_engine(node, findings))
     known = ("engine", "budget", "deterministicTime")

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The result of a poll that read no change."""
+    """The result of a poll that found no change."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reloaded:
-    """The result of a poll that read a valid change; `policy` is now in force."""
+    """The result of a poll that found a valid change; `policy` is now in force."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The result of a poll that read an invalid change; the last valid policy stays in force."""
+    """The result of a poll that found an invalid change; the last valid policy stays in force."""
 
     problems: tuple[Problem, ...]
 
@@ -45,16 +45,16 @@ class Rejected:
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
 _Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
-"""The file contents of the last poll, or the errors if the files could not be read."""
+"""The file contents at the last poll, or the errors if the files could not be read."""
 
 _EMPTY = Shelf()
 
 
 class PolicyWatch:
-    """The policy in force, and a detector of changes to the policy file and plugin files.
+    """The policy in force, reloaded when the policy file or a plugin file changes.
 
-    Changes are detected by file contents, not by times or inodes, because Kubernetes updates a
-    mounted ConfigMap by replacing symbolic links. A shipped model never changes.
+    Changes are detected by file contents, not by modification times or inodes, because Kubernetes
+    updates a mounted ConfigMap by replacing symbolic links. A shipped model never changes.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PolicyWatch:
     def poll(self) -> Change:
         """Read the files again, and return the change since the last poll.
 
-        The same errors are returned only once; later polls return `Unchanged`.
+        An invalid change is returned only once; later polls return `Unchanged`.
         """
         if self._path is None:
             return Unchanged()

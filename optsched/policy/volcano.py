@@ -50,9 +50,9 @@ _NOT_FETCHED = (
 def policy_of_volcano(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """Return the policy in a configuration of Volcano's scheduler.
+    """Return the policy that a Volcano scheduler configuration defines.
 
-    Raises `PolicyError` with all errors and warnings if the configuration has an error.
+    If the configuration has an error, raises `PolicyError` with all errors and warnings.
     """
     fields = read_fields(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
@@ -87,7 +87,7 @@ def policy_of_volcano(
 
 
 def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
-    """Return the actions of a comma-separated text, and report each unknown name with its line."""
+    """Return the actions in a comma-separated string; report each unknown name with its line."""
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
@@ -103,7 +103,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     start = node.spot.column - 1
     for part in text.split(","):
         word = part.strip()
-        # A word after the first line of the text gets the position of the whole text.
+        # An action name after the first line gets the position of the whole string.
         at = node.spot.excerpt.find(word, start) if word else -1
         start = at + len(word) if at >= 0 else start
         name = known.name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)
@@ -135,9 +135,9 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Return the fields of the section `metrics`, which names the source of measured node load.
+    """Return the fields of the section `metrics`, which configures the source of node load.
 
-    If the policy names the plugin `usage`, warn that no load is fetched from this source.
+    If the policy uses the plugin `usage`, warns that no load is fetched from this source.
     """
     if "metrics" not in fields:
         return ()

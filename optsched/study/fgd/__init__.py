@@ -1,6 +1,6 @@
 """A reproduction of the experiment of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023).
 
-Pods of the openb trace arrive one by one on 1 213 GPU nodes and never leave; a policy scores the
-nodes. The paper's simulator, hkust-adsl/kubernetes-scheduler-simulator, is the reference. This
-package reproduces every number of the curves that were published with the simulator.
+The pods of the openb trace arrive one by one, are placed on 1 213 GPU nodes by a scoring policy,
+and never finish. The reference is the paper's simulator, hkust-adsl/kubernetes-scheduler-simulator.
+This package reproduces every number in the curves that were published with the simulator.
 """

@@ -1,10 +1,10 @@
 """Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
-Its initial state combines a fixed table with the numbers of a multiplicative generator that starts
-at the seed. The first 607 numbers of one seed therefore determine the table, and the table
-determines the numbers for every other seed. `go_seed_42.txt` holds the first 607 numbers of seed
-42. A test compares the numbers of this module with those of Go.
+Its initial state combines a fixed table with the output of a multiplicative generator that starts
+at the seed. The first 607 numbers for one seed therefore determine the table, and the table
+determines the numbers for every other seed. `go_seed_42.txt` contains the first 607 numbers for
+seed 42. A test compares the output of this module with that of Go.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class GoRandom:
     def intn(self, most: int) -> int:
         """Return a number below `most` (at most 2^31), like Go's `Intn`.
 
-        The number is the remainder of a draw modulo `most`. Draws that would bias the remainder are
-        rejected.
+        The number is a 31-bit draw modulo `most`. Draws that would bias the result are rejected.
         """
         if most & (most - 1) == 0:
             return (self.int63() >> 32) & (most - 1)
@@ -81,7 +80,7 @@ class GoRandom:
 
 
 def _seeded(seed: int) -> list[int]:
-    """Return the 607 state words for a seed, in the order in which the generator uses the words."""
+    """Return the 607 state words for a seed, in the order in which the generator uses them."""
     value = seed % _PRIME or _ZERO_SEED
     for _ in range(_SKIPPED):
         value = value * _FACTOR % _PRIME
@@ -97,7 +96,7 @@ def _seeded(seed: int) -> list[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Return the constants that are mixed into the state of a seed, in the order of `_seeded`."""
+    """Return the constants that are XORed with a seed's state words, in the order of `_seeded`."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

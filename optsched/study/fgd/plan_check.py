@@ -1,4 +1,4 @@
-"""An independent check of a plan, pod by pod and GPU by GPU, without code of the planners."""
+"""A check of a plan, pod by pod and GPU by GPU, that shares no code with the planners."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Placed:
 
     pod: int  # Index of the pod in the order of arrival.
     node: int  # Index of the node.
-    # Indices of the whole GPUs of the pod, or of the one GPU on which the pod has its GPU share.
+    # Indices of the pod's whole GPUs, or of the one GPU that holds its GPU share.
     devices: tuple[int, ...]
 
 
 def wrong_with_plan(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each rule that a plan violates; an empty list for a feasible plan.
+    """Return a message for each constraint that a plan violates; empty for a feasible plan.
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message per class with an unplaced pod that fits on a node.
+    """Return a message for each class of which an unplaced pod fits on a node.
 
-    The message names the first such pod of the class.
+    The message names the first unplaced pod of the class.
     """
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
@@ -106,7 +106,7 @@ def find_unplaced_that_fit(
 def _check_capacity(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> Iterator[str]:
-    """Yield a message for each overcommitted resource of a node, and for each overcommitted GPU."""
+    """Yield a message for each node whose CPU or memory is overcommitted, and each such GPU."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)

@@ -2,19 +2,19 @@
 
 If all pods are known in advance, pods may move. Pods that arrive in batches never move.
 
-The policy for batches knows the fraction of each class among all pods. FGD also knows these
-fractions, except for rare classes. Before any pod arrives, the policy for batches plans the best
-placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
-planned pod becomes a slot, which is capacity for one pod of its class on its node.
+The batch policy knows the fraction of each class among all pods. FGD also knows these fractions,
+except for rare classes. Before any pod arrives, the batch policy plans the best placement of pods
+that together request slightly more than all GPUs (`optsched.study.gpu_packing`). Each planned pod
+becomes a slot: capacity for one pod of its class on its node.
 
-A pod of a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
-slot, or else capacity outside the slots. Outside the slots, the pod goes to the node with the best
-FGD score. As a last resort, the pod takes any idle capacity, and the slots that overlap this
-capacity are dropped. A pod that fits on some node is never rejected.
+A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
+slot, or else capacity outside the slots, on the node with the best FGD score. As a last resort, the
+pod takes any idle capacity, and the slots that overlap this capacity are dropped. A pod that fits
+on some node is never rejected.
 
 If nodes run out of CPU before GPUs, pods without slots use up many slots, and FGD alone allocates
-more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore decides whether to use
-the slots.
+more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore decides whether slots
+are used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return the nodes and the pods of classes (T,) as a pool; pods without GPUs must be placed."""
+    """Return a pool with the workload's nodes and one pod per entry of `classes` (T,).
+
+    Pods without GPUs must be placed.
+    """
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
@@ -66,7 +69,7 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
 
 
 def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
-    """Return the layout of pods of classes (T,) on nodes (T,); -1 for an unplaced pod.
+    """Return the layout of T pods, given the class and node (T,) of each; -1 if unplaced.
 
     `devices` (T,) is the GPU of each pod that requests a GPU share; -1 for other pods.
     """
@@ -80,7 +83,7 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
 
 
 def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
-    """Return the placements of pods of classes (T,) in a layout.
+    """Return the placement of each pod in a layout; `classes` (T,) is the class of each pod.
 
     Within a class, earlier pods are on earlier nodes.
     """
@@ -95,10 +98,9 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
 
 
 def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
-    """Return the placements of pods of classes (T,) on nodes (T,) in order of arrival.
+    """Return the placement of each placed pod, given classes and nodes (T,) in arrival order.
 
-    A pod with a GPU share is on the given device (T,); other pods take the first idle GPUs of their
-    node.
+    A pod with a GPU share is on its device (T,); other pods take the first idle GPUs of their node.
     """
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
@@ -114,10 +116,10 @@ def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64)
 def plan_with_moves(
     pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
 ) -> list[Placed]:
-    """Return the placements of a layout in which the `staying` pods keep their placement.
+    """Return the placement of each pod in a layout in which `staying` pods do not move.
 
-    `before` are the placements before any move. `staying` is the number of pods that keep each
-    placement.
+    `before` are the placements before any move. `staying` maps each placement to the number of pods
+    that keep it.
     """
     left, plan = staying.copy(), list[Placed]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
@@ -152,7 +154,7 @@ def _idle(shares: I64, taken: Collection[int]) -> list[int]:
 def _allocate_node(
     pool: Pool, pods: I64, shares: I64, idle: list[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield class and GPUs of every pod on a node, given the number of pods (K,) per class."""
+    """Yield the class and GPUs of each pod on a node, given the number (K,) of pods per class."""
     part = [
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
@@ -169,10 +171,10 @@ _NO_ROOM: Final = -1
 
 
 class IdleResources:
-    """Idle resources of N nodes; the scores of a node are cached until the node changes.
+    """The idle resources of N nodes; a node's scores are cached until the node changes.
 
-    Overcommitted amounts are negative. Among nodes with equal scores, the policy selects the node
-    with the lowest `rank` (N,).
+    Amounts are negative if a node is overcommitted. Among nodes with equal scores, `best` selects
+    the node with the lowest `rank` (N,).
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -187,7 +189,7 @@ class IdleResources:
         self._stale = set(range(len(self._model)))
 
     def allocate(self, pod_class: int, node: int, devices: Sequence[int], times: int = 1) -> None:
-        """Allocate resources to `times` pods of a class; a negative `times` releases resources."""
+        """Allocate resources to `times` pods of a class; a negative `times` releases them."""
         self._cpu_m[node] -= times * self._requests.cpu_m[pod_class]
         self._memory_mib[node] -= times * self._requests.memory_mib[pod_class]
         self._free[node, list(devices)] -= times * self._requests.milli[pod_class]
@@ -204,12 +206,12 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Return the overcommitted devices, and whether CPU or memory is overcommitted."""
+        """Return a node's overcommitted devices, and whether its CPU or memory is overcommitted."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, pod_class: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the best node and devices for a pod of a class, or None if no node fits."""
+        """Return the best node and devices for a pod of a class, or None if it fits no node."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -231,15 +233,14 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""GPU demand of the planned pods in percent of all GPUs; over 100, because some pods will not fit.
-"""
+"""GPU demand of the planned pods in percent of all GPUs; above 100 because some will not fit."""
 
 PLAN_SECONDS: Final = 60.0
-"""Time limit in seconds of the integer program that plans the slots."""
+"""Time limit in seconds for the integer program that plans the slots."""
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Pods drawn for a rehearsal, as a multiple of the average number of pods that request all GPUs."""
+"""Number of pods drawn for a rehearsal, relative to the mean number that requests all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,10 @@ class Slot:
 
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
-    """Return the classes (T,) of the expected pods, which request `percent` of all GPUs."""
+    """Return the classes (T,) of the expected pods, which together request `percent` of all GPUs.
+
+    The classes have the same frequencies as in the workload.
+    """
     part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))
@@ -266,13 +270,13 @@ def _class_shares(workload: Workload) -> F64:
 
 
 def _number(workload: Workload, percent: float) -> float:
-    """Return the average number of pods that request `percent` of all GPUs in total."""
+    """Return the mean number of pods that together request `percent` of all GPUs."""
     mean = float(_class_shares(workload) @ workload.requests.worth)
     return percent / 100 * workload.total_milli / mean
 
 
 def plan_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
-    """Return slots for the expected pods; empty if the integer program reaches its time limit."""
+    """Return slots for the expected pods; empty if the integer program finds no solution."""
     classes = expected_pods(workload)
     pool = pool_of(workload, classes)
     layout = round_to_layout(pool, seconds)
@@ -283,7 +287,7 @@ def plan_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
 
 
 def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return `slots` if the slots increase the allocation in a rehearsal, else an empty list."""
+    """Return `slots` if they increase the allocation in a rehearsal, otherwise an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
@@ -301,11 +305,11 @@ def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> li
 def place_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[Placed]:
-    """Return the placements of pods of classes (T,) that arrive in batches of `size`.
+    """Place pods of the given classes (T,), which arrive in batches of `size`.
 
-    A pod without a slot goes to the node with the best score. On ties, the pod goes to the node
-    with the lowest rank (N,). Without slots, with batches of one pod and FGD's ranks, the
-    placements are the same as under FGD.
+    A pod without a slot goes to the node with the best score, on ties the node with the lowest rank
+    (N,). Without slots, with batches of one pod and FGD's ranks, the placements are the same as
+    under FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
@@ -315,15 +319,15 @@ def place_in_batches(
 
 
 class _Cluster:
-    """The state of the nodes: idle resources in total and outside the slots, and the free slots."""
+    """The state of the nodes: all idle resources, those outside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # For each pod class, the classes of the slots that its pods may take, in order of size.
-        # A pod may take a slot with the same number of GPUs, at least as much CPU, and at least as
-        # much of each GPU. Memory is checked when a slot is taken.
+        # Map each pod class to the classes of slots that its pods may take, in order of size. Such
+        # a slot has the same number of GPUs, at least as much CPU, and at least as much of each
+        # GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -343,9 +347,9 @@ class _Cluster:
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
         """Place a batch of pods and yield their placements; `batch` maps each pod to its class.
 
-        Pods with a slot of their class come first, then pods with several GPUs, then the other pods
-        in order of arrival. If the other pods were ordered by type, some nodes would run out of CPU
-        and others out of GPUs.
+        Pods for which a slot of their class is free are placed first, then pods with several GPUs,
+        then the remaining pods in arrival order. Grouping the remaining pods by type would make
+        some nodes run out of CPU and others out of GPUs.
         """
         others = []
         for pod, pod_class in batch.items():
@@ -367,7 +371,7 @@ class _Cluster:
     def _take_slot(
         self, pod_class: int, slot_classes: Sequence[int]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Place a pod in the first slot of `slot_classes` that fits; return node and devices."""
+        """Place a pod in the first slot of the given classes that fits; return node and devices."""
         slots = (slot for other in slot_classes for slot in reversed(self._slots_by_class[other]))
         for slot in slots:
             if self._left.fits(pod_class, slot.node, slot.devices):

@@ -1,4 +1,4 @@
-"""The GPU allocation that is reachable for a pod list, compared with FGD and the upper bound."""
+"""The GPU allocation that can be reached for a pod list, compared with FGD and an upper bound."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ BATCHES: Final = (1, 10, 100, 1000)
 
 
 class WrongPlan(AssertionError):
-    """Raised for a plan that violates a rule, so that no allocation is reported for the plan."""
+    """Raised for a plan that violates a constraint; its allocation must not be reported."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Experiment:
-    """The pods that arrive with one seed until all GPUs are requested, as placed by FGD."""
+    """FGD's placement of the pods that arrive, for one seed, until all GPUs are requested."""
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.
@@ -52,22 +52,22 @@ class Experiment:
     rank: I64  # Rank (N,) of each node, with which FGD breaks ties.
 
     def percent(self, milli: float) -> float:
-        """Return thousandths of a GPU as a percentage of all GPUs."""
+        """Convert thousandths of a GPU to a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
     def check_plan(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates; the plan may leave pods unplaced.
+        """Return the percentage of GPUs that a plan allocates; it may leave pods unplaced.
 
-        Raises WrongPlan if the plan violates a rule or places fewer pods without GPUs than FGD.
+        Raises WrongPlan if the plan is infeasible or places fewer pods without GPUs than FGD.
         """
         runs, due = (sum(not at.devices for at in some) for some in (plan, self.placed))
         fewer = f"{runs} pods without GPUs run, but {due} under FGD"
         return self._percent_of(plan, [fewer] if runs < due else [])
 
     def check_online_plan(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates; the plan must place pods that fit.
+        """Return the percentage of GPUs that a plan allocates; it must place all pods that fit.
 
-        Raises WrongPlan if the plan violates a rule or leaves out a pod that fits on a node.
+        Raises WrongPlan if the plan is infeasible or an unplaced pod fits on a node.
         """
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
@@ -81,7 +81,7 @@ class Experiment:
 
 
 def build_experiment(workload: Workload, seed: int) -> Experiment:
-    """Return the experiment of one seed, in which FGD places each pod as the pod arrives."""
+    """Replay one seed's arrivals under FGD, which places each pod when it arrives."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])
@@ -106,7 +106,7 @@ class OfflineAllocation:
 def allocate_offline(
     experiment: Experiment, clock: Callable[[], float], seconds: float, seed: int
 ) -> OfflineAllocation:
-    """Return the checked allocation of a search of `seconds` that may move all pods.
+    """Search for `seconds` for the best placement of all pods, and return its allocation.
 
     Raises WrongPlan if `Experiment.check_plan` rejects the plan.
     """
@@ -120,7 +120,7 @@ def allocate_offline(
 
 
 def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Return the checked percentage of allocated GPUs for each batch size, if no pod moves.
+    """Return the percentage of GPUs allocated for each batch size if no pod moves.
 
     Raises WrongPlan if `Experiment.check_online_plan` rejects a plan.
     """
@@ -137,9 +137,9 @@ def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> d
 def allocate_with_moves(
     experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
-    """Return the checked percentage of GPUs allocated if few pods move, and the number of moves.
+    """Return the percentage of GPUs allocated if few pods move, and the number of moved pods.
 
-    `experiment` contains the placement by FGD. At most `percent` percent of the placed pods may get
+    The search starts from FGD's placement. At most `percent` percent of the placed pods may get
     another node, other GPUs or no node. `clock`, `seconds` and `seed` have the same meaning as in
     `allocate_offline`.
 

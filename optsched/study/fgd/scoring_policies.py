@@ -4,8 +4,8 @@ The policies are node scores, not optsched models. Each policy truncates its sco
 from 0 to 100 and breaks the many ties at random. The allocation curves therefore depend on the
 rounding. The closest optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without
 rounding, and `binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the
-simulator. In the formulas, C and G are the idle milli-CPU and the idle thousandths of GPUs of a
-node. c and g are the requests of the pod for CPU and for thousandths of GPUs.
+simulator. In the formulas, C is a node's idle CPU in milli-CPU, and G its idle GPU capacity in
+thousandths of a GPU. c and g are the pod's requests for CPU and GPUs in the same units.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class States:
     # Idle CPU (S,) in milli-CPU, and idle memory (S,) in MiB.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # Idle thousandths (S, D) of each GPU.
+    free: I64  # Idle capacity (S, D) of each GPU, in thousandths.
     num_gpu: I64  # Number (S,) of GPUs of each node.
     model: I64  # Index (S,) of the GPU model of each node.
-    # Types (S,) of the GPU pods on each node, as bits: bit 0 for GPU shares, bit n for n whole
+    # Types (S,) of the GPU pods on each node as a bit set: bit 0 for GPU shares, bit n for n whole
     # GPUs.
     sorts: I64
 
     @property
     def idle_gpu_milli(self) -> I64:
-        """Idle capacity (S,) of all GPUs of a node, in thousandths of a GPU."""
+        """Total idle GPU capacity (S,) of each node, in thousandths of a GPU."""
         found: I64 = self.free.sum(axis=1)
         return found
 
@@ -55,7 +55,7 @@ class States:
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """Return whether one more pod of each class fits on each state, as an array (S, K)."""
+    """Return an array (S, K): whether one more pod of each class fits on each node."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -64,7 +64,7 @@ def fits_one_more(states: States, requests: Requests) -> Bool:
 
 
 def sort_of(requests: Requests) -> I64:
-    """Return the pod type (K,) of each class as a bit of `States.sorts`; 0 without GPUs."""
+    """Return the pod type (K,) of each class as in `States.sorts`; 0 if it requests no GPU."""
     found: I64 = np.where(
         requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
     )
@@ -72,10 +72,10 @@ def sort_of(requests: Requests) -> I64:
 
 
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
-    """Return the idle GPU capacity (S, D) after one more pod of classes (S,) is placed.
+    """Return the idle GPU capacity (S, D) after placing one more pod of class (S,) on each node.
 
     A GPU share is placed on its device (S,); other pods take the first idle GPUs. If a pod does not
-    fit, the row of the result for this pod is meaningless.
+    fit, its row in the result is meaningless.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])
@@ -92,7 +92,10 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """The typical pods by which F measures fragmentation: M classes with GPUs, C without GPUs."""
+    """The typical pods for which the fragmentation F is computed: M GPU classes, C other classes.
+
+    For each typical pod, F is the idle GPU capacity that the pod cannot use, weighted by frequency.
+    """
 
     # For each class with GPUs (M,): the fraction of all pods, the CPU request and the number of
     # GPUs.
@@ -100,7 +103,7 @@ class Fragments:
     cpu_m: I64
     number: I64
     size: I64  # Index (M,) in `milli` of the GPU request of each class.
-    milli: I64  # Distinct requests (Z,) for one GPU, in thousandths.
+    milli: I64  # Distinct requests (Z,) per GPU, in thousandths.
     reach: Bool  # Flag (M, Y): pods of the class may run on the GPU model.
     # For each class without GPUs (C,): the fraction of all pods, and the CPU request.
     idle_share: F64
@@ -125,10 +128,10 @@ class Fragments:
         )
 
     def amount(self, cpu_m: I64, free: I64, model: I64) -> F64:
-        """Return F (S,), in thousandths of a GPU, for given idle CPU, idle GPUs and GPU models.
+        """Return the fragmentation F (S,) of each node, in thousandths of a GPU.
 
-        `cpu_m` (S,) is the idle CPU, `free` (S, D) the idle GPU capacity, and `model` (S,) the GPU
-        model.
+        `cpu_m` (S,) is the idle CPU, `free` (S, D) the idle capacity of each GPU, and `model` (S,)
+        the GPU model.
         """
         found = []
         # Blocks of at most `_AT_ONCE` states bound the memory of the arrays (M, S).
@@ -154,7 +157,7 @@ class Fragments:
 
 
 def _added(values: F64, where: Bool) -> F64:
-    """Return sums (S,) over the first axis, added row by row."""
+    """Return the sum (S,) of `values` over the first axis where `where` is true, row by row."""
     found: F64 = np.add.reduce(values * where, axis=0)
     return found
 
@@ -168,10 +171,10 @@ class Policy(Protocol):
     """A policy that scores nodes and selects the GPU for a pod with a GPU share."""
 
     def scores(self, states: States) -> I64:
-        """Return scores (S, K) from 0 to 100; scores of pods that do not fit have no meaning."""
+        """Return scores (S, K) from 0 to 100; the score of a pod that does not fit is arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) for one pod of classes (S,) per state, whose GPU share must fit."""
+        """Return the GPU (S,) for one pod per node; each pod requests a GPU share that fits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +184,7 @@ class _Tightest:
     requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the fullest GPU (S,) with enough idle capacity, on ties the first GPU."""
+        """Return the fullest GPU (S,) with enough idle capacity, on ties the first."""
         fits = states.free >= self.requests.milli[classes][:, None]
         found: I64 = np.where(fits, states.free, WHOLE + 1).argmin(axis=1)
         return found
@@ -203,9 +206,8 @@ class GpuClustering(_Tightest):
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
 
-        The term is 75 if all GPU pods on the node have the type of the class, and 50 if some pods
-        have the type. The term is 0 if no pod has the type, and 25 without GPU pods. Classes
-        without GPUs score 0.
+        The term is 75 if all GPU pods on the node have the class's type, 50 if some have it, and 0
+        if none has it. It is 25 if the node has no GPU pods. Classes without GPUs score 0.
         """
         sort, present = sort_of(self.requests), states.sorts[:, None]
         among = np.where(present == sort, 75, 50)
@@ -221,8 +223,8 @@ class GpuPacking(_Tightest):
     def scores(self, states: States) -> I64:
         """Return scores that decrease with the number of idle GPUs that the pod takes.
 
-        If the pod takes used GPUs only, scores decrease with the idle capacity of these GPUs. The
-        idle capacity is ⌊100·R/1000⌋ for a GPU with R idle thousandths.
+        If the pod takes only GPUs in use, the score decreases with their idle capacity, which is
+        ⌊100·R/1000⌋ for a GPU with R idle thousandths.
         """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
@@ -241,9 +243,9 @@ class GpuPacking(_Tightest):
 
 
 class BestFit(_Tightest):
-    """Prefer the least idle resources after placement.
+    """Prefer nodes with the least idle resources after placement.
 
-    The published policy rescales the scores to 0..100, which does not change the order of nodes.
+    The published policy also rescales the scores to 0..100, which does not change the node order.
     """
 
     def scores(self, states: States) -> I64:
@@ -257,9 +259,9 @@ class Fgd:
     """Prefer the smallest increase of the fragmentation F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
     F and F′ are the fragmentation before and after placement. The score of a GPU share is the
-    maximum over the GPUs of the node. Scores are cached by node state. Two states are equal if they
-    have the same idle CPU, the same idle GPU amounts in any order, and GPU models that the same
-    classes may use. Memory is ignored.
+    maximum over the node's GPUs. Scores are cached by node state. Two states are equal if they have
+    the same idle CPU, the same idle GPU amounts in any order, and GPU models that the same classes
+    may use. Memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -279,7 +281,7 @@ class Fgd:
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
-        """Return the cached or new scores (S, K); see `Policy`."""
+        """Return the scores (S, K) from the cache, and compute missing ones; see `Policy`."""
         codes = np.column_stack(
             [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
         )
@@ -302,7 +304,7 @@ class Fgd:
         return found[:, self._class_of]
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) with the best score, on ties the first GPU; see `Policy`."""
+        """Return the GPU (S,) with the best score, on ties the first; see `Policy`."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )
@@ -314,7 +316,10 @@ class Fgd:
     def _points(
         self, states: States, requests: Requests, at: I64, classes: I64, devices: I64
     ) -> npt.NDArray[np.int8]:
-        """Return the score (P,) of placing a pod of classes (P,) on devices (P,) of states (P,)."""
+        """Return the score (P,) of each pair of a pod and a node.
+
+        `at`, `classes` and `devices` (P,) are the node state, the pod class and the device.
+        """
         with_one = with_pods(states.free[at], requests, classes, devices)
         amount = self._fragments.amount(
             np.append(states.cpu_m, states.cpu_m[at] - requests.cpu_m[classes]),
@@ -329,9 +334,9 @@ class Fgd:
 def _candidate_gpus(
     states: States, requests: Requests, at: I64, classes: I64
 ) -> tuple[I64, I64, I64]:
-    """Return (state, class, GPU) for each GPU on which a GPU share fits.
+    """Return arrays (state, class, GPU) with an entry for each GPU on which a GPU share fits.
 
-    Of several GPUs with the same idle capacity, only the first GPU of a node is returned.
+    Among a node's GPUs with the same idle capacity, only the first is returned.
     """
     free = states.free
     same = free[:, :, None] == free[:, None, :]
@@ -353,4 +358,4 @@ POLICIES: Final[Mapping[str, Callable[[Workload], Policy]]] = {
     "05-BestFit": lambda workload: BestFit(workload.requests),
     "06-FGD": Fgd,
 }
-"""The constructor of each policy by its name in the published tables."""
+"""Maps the name of each policy in the published tables to its constructor."""

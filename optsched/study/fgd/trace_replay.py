@@ -1,4 +1,4 @@
-"""Parallel replays of a trace whose pods arrive one by one and never end."""
+"""Parallel replays of a trace in which pods arrive one by one and never finish."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from optsched.study.fgd.workload import Arrivals, Workload
 
 LAST: Final = 130
-"""Last point of the curves: arrived GPU demand as a percentage of all GPUs."""
+"""Last x value of the curves: the arrived GPU demand as a percentage of all GPUs."""
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return the mean allocation of each run by percent of arrived demand, from 0 to `LAST`.
+    """Return for each run the mean allocation at each percentage of arrived demand, 0 to `LAST`.
 
-    Allocation and demand are percentages of all GPUs. A percentage of demand without arrivals takes
-    the mean over its two neighbours.
+    Allocation and demand are percentages of all GPUs. If no arrival brings the demand to a
+    percentage, the mean over the two adjacent percentages is used.
     """
     num_gpu, curves = total_milli // 1000, []
     for run, length in enumerate(history.length.tolist()):
@@ -49,29 +49,29 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # Demand and allocation (B, T) by run and arrival. After the last arrival of a run, its row
-    # repeats the last value.
+    # Demand and allocation (B, T) by run and arrival. After a run's last arrival, its row repeats
+    # the last value.
     arrived: I64
     allocated: I64
     length: I64  # Number (B,) of arrivals of each run.
     node_of: I64  # Node (B, T) of each pod; -1 for an unplaced pod.
-    # GPU (B, T) of each pod with a GPU share; -1 for pods that take the first idle GPUs whole.
+    # GPU (B, T) of each pod with a GPU share; -1 for pods that take whole GPUs (the first idle).
     device_of: I64
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
-    """Return the history of runs that place each arriving pod on the node with the highest score.
+    """Replay runs in which each arriving pod goes to the node with the highest score.
 
     A pod that fits no node is not retried.
 
     Parameters
     ----------
     workload
-        Nodes and classes.
+        Nodes and pod classes.
     policy
         A policy in `POLICIES`, built for this workload.
     runs
-        Orders of arrival, replayed in parallel.
+        Arrival orders, replayed in parallel.
 
     """
     classes, rank = stacked(runs)
@@ -90,7 +90,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
 
 
 class _Cluster:
-    """B clusters whose nodes are in rank order, so `argmax` picks the lowest rank on ties."""
+    """B clusters with nodes sorted by rank, which makes `argmax` pick the lowest rank on ties."""
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines, self._policy, self._requests = workload.machines, policy, workload.requests
@@ -103,7 +103,7 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        # All runs begin with the same idle nodes, so each node class is scored once, in name order.
+        # All runs start with the same idle nodes. Score each node class once, in name order.
         run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)
@@ -121,12 +121,12 @@ class _Cluster:
         return States(*(part[run, node] for part in parts))
 
     def _scored(self, states: States) -> npt.NDArray[np.int8]:
-        """Return scores (S, K), -1 where a pod does not fit."""
+        """Return the score (S, K) of each class on each state, or -1 if a pod does not fit."""
         fits = fits_one_more(states, self._requests)
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
     def arrive(self, classes: I64) -> tuple[I64, I64]:
-        """Place one pod per run, of classes (B,); return nodes and GPUs (B,), -1 for unplaced."""
+        """Place one pod of class (B,) per run; return nodes and GPUs (B,), -1 if unplaced."""
         points = self._points[self._runs, classes]
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))

@@ -1,4 +1,4 @@
-"""The pods and nodes of a trace as arrays: pod classes by request, and the order of arrival."""
+"""A trace as arrays: its nodes, pod classes (pods with equal requests) and arrival order."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
-"""Total GPU demand of all arrivals, as a multiple of all GPUs."""
+"""Total GPU demand of all arriving pods, as a multiple of all GPUs."""
 
 POPULAR: Final = 95
-"""Minimum percentage of all pods that the typical classes cover."""
+"""Minimum percentage of pods that belong to typical classes."""
 
 NO_POD: Final = -1
 """The class index that pads the row of a run after its last arrival."""
@@ -43,7 +43,7 @@ class Machines:
     # Capacity (N,) in milli-CPU and MiB of memory.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # Idle thousandths (N, D) of each GPU; 0 if a node has fewer than D GPUs.
+    free: I64  # Idle capacity (N, D) of each GPU in thousandths; 0 if the node lacks that GPU.
     model: I64  # Index (N,) of the node's GPU model among Y models.
 
 
@@ -53,11 +53,11 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # Class (P,) of each pod, in name order of the pods.
-    # Most frequent classes (M,), in descending frequency. Any two of these classes differ in CPU,
-    # GPUs or GPU models.
+    pod_class: I64  # Class (P,) of each pod, sorted by pod name.
+    # The most frequent classes (M,), in descending order. Any two differ in CPU, GPUs or GPU
+    # models.
     typical: I64
-    share: F64  # Fractions (M,) of all pods in the typical classes, scaled to sum to 1.
+    share: F64  # Fraction (M,) of pods in each typical class, scaled to sum to 1.
 
     @property
     def total_milli(self) -> int:
@@ -68,7 +68,7 @@ class Workload:
 def read_workload(
     pods: Path, nodes: Path | None = None
 ) -> tuple[Workload, tuple[ObjectProblem, ...]]:
-    """Read a pod list and a node list; the default node list is in the folder of the pod list.
+    """Read a pod list and a node list, by default the node list next to the pod list.
 
     Raises InstanceError if a list cannot be read, if no pod requests GPUs, or if no node has GPUs.
     """
@@ -111,13 +111,13 @@ def read_workload(
     ), problems
 
 
-_Request = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory.
+_Request = tuple[int, int, int, str, int]  # milli-CPU, GPU thousandths, GPUs, models, MiB.
 
 
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """Return the most frequent pod classes, without memory, that cover `POPULAR` percent of pods.
+    """Return the most frequent requests, without memory, that cover `POPULAR` percent of pods.
 
-    Each class is returned with its number of pods, in descending order of numbers, then of
+    Each request is returned with its number of pods, in descending order of numbers, then of
     requests.
     """
     number_of = Counter(request[:4] for request in pod_requests)
@@ -135,18 +135,18 @@ def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int
 class Arrivals:
     """The arrivals and node ranks of one seed."""
 
-    classes: I64  # Classes (T,) of pods in order of arrival.
-    rank: I64  # Rank (N,) of each node; the lowest rank breaks ties of scores.
+    classes: I64  # Class (T,) of each pod, in arrival order.
+    rank: I64  # Rank (N,) of each node; among equal scores, the lowest rank wins.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
     """Return the simulator's arrivals: pods shuffled, demand adjusted to `TUNE`, nodes ranked.
 
-    Random pods are added or removed until demand reaches `TUNE`. Adding stops at the first pod
-    whose request on a single GPU exceeds the missing demand.
+    Random pods are added or removed until the demand reaches `TUNE`. Adding stops at the first pod
+    whose request per GPU exceeds the missing demand.
 
-    Random numbers are drawn in the same order as in the simulator, which has a single generator.
-    The simulator also draws one number for a log line and ten for the jitter of its informers.
+    Random numbers are drawn in the same order as in the simulator, which uses one generator for
+    everything. It also draws one number for a log line and ten for the jitter of its informers.
     """
     random = GoRandom(seed)
     random.uint64()
@@ -161,7 +161,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
             demand -= total[classes.pop(random.intn(len(classes)))]
     elif demand < wanted:
         drawn = pods[random.intn(len(pods))]
-        # Pods without GPUs are still added if demand equals the target.
+        # Pods without GPUs are added even if the demand equals the target.
         while demand + milli[drawn] <= wanted:
             demand += total[drawn]
             classes.append(drawn)
@@ -173,7 +173,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:
-    """Return classes (B, T), padded with `NO_POD`, and ranks (B, N) of several runs."""
+    """Stack several runs: return classes (B, T), padded with `NO_POD`, and ranks (B, N)."""
     longest = max(len(run.classes) for run in runs)
     classes = np.full((len(runs), longest), NO_POD, np.int64)
     for row, run in zip(classes, runs, strict=True):
