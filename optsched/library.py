@@ -1,4 +1,4 @@
-"""The Python API: build or read a cluster, solve a cluster, replay traces, and explain plans.
+"""The Python API: build or read a cluster, solve it, replay traces, and explain plans.
 
 Every name in `__all__` is also a name of `optsched`. The functions work on immutable values and
 never access a live cluster.
@@ -122,7 +122,7 @@ RENAMED: Final[Mapping[str, type]] = {
     "PlaceError": ExecutorError,
     "Played": SimulationResult,
 }
-"""Classes by their deprecated names."""
+"""Deprecated class names, each with the class that replaces it."""
 
 
 def __getattr__(name: str) -> type:
@@ -135,7 +135,7 @@ def __getattr__(name: str) -> type:
 
 
 def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator that accepts deprecated argument names of a function, with a warning."""
+    """Return a decorator that accepts deprecated argument names with a DeprecationWarning."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
@@ -175,7 +175,7 @@ def _check_kind(name: str, value: object, kinds: tuple[type, ...], accepted: str
 def _check_path(
     name: str, value: object, accepted: str = _PATH, others: tuple[type, ...] = ()
 ) -> None:
-    """Check that a value is a path of this machine, or of another accepted type."""
+    """Check that a value is a local path, or an instance of a type in `others`."""
     _check_kind(name, value, (*others, str, Path), accepted)
     if isinstance(value, str | Path):
         text = str(value)
@@ -185,7 +185,7 @@ def _check_path(
 
 
 def _check_texts(name: str, values: object) -> None:
-    """Check that a value is None, or a mapping from texts to texts."""
+    """Check that a value is None, or a mapping whose keys and values are strings."""
     accepted = "a mapping from names to texts"
     is_mapping = isinstance(values, Mapping) and all(
         isinstance(each, str) for pair in values.items() for each in pair
@@ -212,7 +212,7 @@ def _check_number(name: str, value: object, below: float, accepted: str) -> None
 
 
 def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -> list[Any]:
-    """Return the values of an iterable as a list, after a check of their types."""
+    """Check the type of each item of an iterable, and return the items as a list."""
     is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
     _check(is_iterable, name, values, f"a list: each is {accepted}")
     found: list[Any] = list(values)  # type: ignore[call-overload]
@@ -222,7 +222,7 @@ def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -
 
 
 def _check_model(model: object, accepted: str, others: tuple[type, ...] = ()) -> None:
-    # `load_policy` refuses an empty name, and lists the names of models.
+    # `load_policy` rejects an empty name with an error that lists the names of models.
     if model != "":
         _check_path("model", model, accepted, others)
 
@@ -258,7 +258,7 @@ def node(
     Raises
     ------
     ArgumentError
-        The name is empty, a quantity cannot be read, or a label is not a text.
+        The name is empty, a quantity cannot be parsed, or a label value is not a string.
 
     """
     _check_name("name", name)
@@ -277,15 +277,15 @@ def queue(
     deserved: Mapping[str, object] | None = None,
     guarantee: Mapping[str, object] | None = None,
 ) -> Queue:
-    """Return a queue whose amounts are given as Kubernetes quantities.
+    """Return a queue; resource amounts are given as Kubernetes quantities.
 
     Parameters
     ----------
     weight
-        Weight of the queue in models that share resources by weight.
+        Weight of the queue, for models that divide resources between queues by weight.
     capability, deserved, guarantee
-        Limit, deserved share and guaranteed amount by resource name. Without `capability` the queue
-        has no limit. The default deserved share and guarantee are zero.
+        Maximum, deserved and guaranteed amounts, keyed by resource name. Without `capability` the
+        queue has no limit. `deserved` and `guarantee` default to zero.
 
     Raises
     ------
@@ -316,7 +316,7 @@ def gang(
     priority: int = 0,
     annotations: Mapping[str, str] | None = None,
 ) -> Gang:
-    """Return a pending gang of equal tasks.
+    """Return a pending gang whose tasks all have the same request.
 
     Parameters
     ----------
@@ -325,9 +325,9 @@ def gang(
     tasks, request
         The number of tasks, and the request of each task as Kubernetes quantities.
     min_available
-        Number of tasks that must start together, or None for all tasks.
+        Minimum number of tasks that must start together, or None for all tasks.
     annotations
-        Annotations as on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
+        Annotations of the gang's PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
 
     Raises
     ------
@@ -356,15 +356,14 @@ def gang(
 def snapshot(
     nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
 ) -> Snapshot:
-    """Return the snapshot of a cluster at one time, which always has the queue `default`.
+    """Return the snapshot of a cluster; the queue `default` is added if it is missing.
 
     Parameters
     ----------
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds. The waiting time of a gang is computed up to
-        `taken_ms`.
+        Time of the snapshot in epoch milliseconds. The waiting times of gangs end at this time.
 
     Raises
     ------
@@ -388,21 +387,21 @@ def snapshot(
 
 
 def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
-    """Return the arrival of a gang in a trace.
+    """Return the arrival of a gang, for use in a trace.
 
     Parameters
     ----------
     at, duration
-        Arrival time after the start of the trace, and run time, such as `90s` or `2h30m`. Without
-        a duration the gang runs forever. Rules of plugins cannot read this run time; they can only
-        read the gang's annotation `optsched.io/running-estimate`.
+        Arrival time relative to the start of the trace, and run time, such as `90s` or `2h30m`.
+        Without a duration the gang runs forever. Plugins cannot read this run time; they only read
+        the gang's annotation `optsched.io/running-estimate`.
 
     Raises
     ------
     DurationError
         `at` or `duration` is not a duration, or is negative.
     ArgumentError
-        `gang` is not a result of `gang`, or a duration is not a text.
+        `gang` is not a result of `gang`, or a duration is not a string.
 
     """
     _check_kind("gang", gang, (Gang,), "a result of gang")
@@ -417,8 +416,8 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that cannot be replayed raise no error. Jobs that cannot be replayed are skipped, and
-    listed in the attribute `problems` of the trace.
+    Jobs that cannot be replayed raise no error: they are skipped, and listed in the attribute
+    `problems` of the trace.
 
     Parameters
     ----------
@@ -454,11 +453,10 @@ def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
 
 
 def read(path: str | Path) -> Snapshot:
-    """Return the snapshot read from a manifest file, a folder of manifests or the openb trace.
+    """Return the snapshot of a manifest file, a folder of manifests or the openb trace.
 
     Only pods with the `schedulerName` volcano or optsched are scheduled. Objects that cannot be
-    read are skipped. The function `optsched.formats.snapshots.instance_files.read_instance` lists
-    the skipped objects.
+    read are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists them.
 
     Raises
     ------
@@ -482,7 +480,7 @@ def read_trace(
     source
         A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic trace.
     trace_format, nodes
-        The format of a published trace, and the file with the nodes for its replay.
+        The format of a published trace, and the file that lists the nodes for its replay.
 
     Raises
     ------
@@ -499,7 +497,7 @@ def read_trace(
 
 
 def load_policy(model: str | Path) -> Policy:
-    """Return the policy that a model defines.
+    """Load a policy from a model file, and return it.
 
     Parameters
     ----------
@@ -542,8 +540,8 @@ def solve(
         Wall-clock limit of the solver in seconds, or None for the model's deterministic work limit.
         With a deterministic limit, the same cluster always has the same plan.
     gap
-        Relative gap |bound − value| / max(1, |value|) at which a level is accepted as solved, such
-        as 0.01. If the gap is None, each level is solved to optimality.
+        Relative gap |bound − value| / max(1, |value|) at which the solver stops optimizing a level,
+        such as 0.01. If the gap is None, each level is solved to optimality.
     seed
         Random seed of the solver.
     progress
@@ -552,7 +550,7 @@ def solve(
     Returns
     -------
     Plan
-        Verified actions, the certificate, and for each waiting gang the reason why it waits.
+        Verified actions, the certificate, and the reason why each waiting gang waits.
 
     Raises
     ------
@@ -584,7 +582,7 @@ def solve_result(
     progress: Callable[[Progress], None] | None = None,
     resume: SolveResult | None = None,
 ) -> SolveResult:
-    """Return the plan of `solve` with the search history and all data to reproduce the solve.
+    """Return the plan of `solve`, its search history, and all data to reproduce the solve.
 
     Parameters
     ----------
@@ -594,7 +592,7 @@ def solve_result(
     model, time_limit, gap, seed, progress
         The same as the parameters of `solve`.
     resume
-        An earlier result for the same cluster and model, whose solve is resumed.
+        An earlier result for the same cluster and model; the solve continues from this result.
 
     Returns
     -------
@@ -607,7 +605,7 @@ def solve_result(
     PolicyError
         The model has errors, or its file is missing; the error message locates the errors.
     ResumeError
-        `resume` belongs to another cluster or model; the message names the field that differs.
+        `resume` was made for another cluster or model; the message names the field that differs.
     InstanceError, OSError
         The path contains no objects to schedule, or a file cannot be read.
     ArgumentError
@@ -640,9 +638,9 @@ def solve_result(
 def _instance(
     cluster: Snapshot | str | Path,
 ) -> tuple[Snapshot, InstanceIdentity, tuple[str, ...]]:
-    """Return a snapshot, its source, and the names of the schedulers whose pods were read.
+    """Return a snapshot, its identity, and the names of the schedulers whose pods were read.
 
-    The tuple of scheduler names is empty for a snapshot that the caller has built.
+    The scheduler names are empty if the caller built the snapshot.
     """
     if isinstance(cluster, Snapshot):
         return cluster, snapshot_identity(cluster), ()
@@ -650,15 +648,15 @@ def _instance(
 
 
 def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = None) -> Problem:
-    """Return the arrays that the engines solve, for all pending tasks of a cluster.
+    """Compile the pending tasks of a cluster into the arrays that the engines solve.
 
     Parameters
     ----------
     cluster
         A snapshot, or the path of a file or folder that `read` accepts.
     previous
-        The problem of an earlier state of the cluster. With `previous`, the compilation is faster
-        and has the same result.
+        The problem of an earlier state of the cluster. It makes the compilation faster and does not
+        change the result.
 
     Raises
     ------
@@ -674,7 +672,7 @@ def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = N
 
 
 def explain(plan: Plan, gang: str) -> str:
-    """Return as text why a gang waits, or on which nodes its tasks start.
+    """Describe why a gang waits, or on which nodes its tasks start.
 
     Parameters
     ----------
@@ -728,11 +726,12 @@ def simulate(
     seed
         Random seed of the solver, if the model uses a solver.
     warm_up
-        Duration at the start of the trace that the metrics exclude.
+        Initial part of the trace that the metrics exclude, as a duration.
     period
-        Time between two sessions, or None for the period of the model.
+        Time between two sessions, or None for the session period of the model.
     until
-        Time of the trace at which the replay stops, or None for the end of the trace.
+        Time after the start of the trace at which the replay stops, or None for the end of the
+        trace.
 
     Returns
     -------
@@ -771,7 +770,7 @@ def compare(
     *,
     workers: int = 0,
 ) -> Comparison:
-    """Replay traces under several models, as `optsched compare` does.
+    """Replay traces under several models and compare the results, as `optsched compare` does.
 
     Parameters
     ----------
@@ -781,12 +780,12 @@ def compare(
     models
         Names of models, paths of model files, or policies; each model is compared with the first.
     workers
-        Number of worker processes of a local Dask cluster; 0 to replay in the calling process.
+        Number of worker processes of a local Dask cluster, or 0 to replay in the calling process.
 
     Returns
     -------
     Comparison
-        Results with `mean_of_model`, `difference` (paired, with a simultaneous interval),
+        The method `mean_of_model`, `difference` (paired, with a simultaneous confidence interval),
         `verdict`, `as_json` and `as_csv`.
 
     Raises
@@ -857,7 +856,7 @@ def _positive_ms(name: str, text: object) -> int | None:
 
 
 def _duration_ms(name: str, text: object) -> int:
-    """Return a duration in milliseconds; the error message names the argument."""
+    """Parse a duration to milliseconds; errors name the argument."""
     _check_kind(name, text, (str,), _DURATION)
     try:
         return parse_duration_ms(text)

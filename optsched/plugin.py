@@ -1,11 +1,11 @@
 """The stable API for custom plugins and actions.
 
 A custom plugin filters or scores nodes, orders queues and gangs, or implements other extension
-points. A custom plugin is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of
-`--plugins-dir`, or as an entry point of the group `optsched.plugins`. A policy names custom plugins
-in the same way as built-in plugins. A custom action is defined as `ACTION = Action(...)` in a file
-of this folder, or as an entry point of the group `optsched.actions`. The page docs/plugins.md has
-working examples. The module `optsched.testing` has tests that every rule should pass.
+points. Define it as `PLUGIN = Plugin(...)` in a Python file in the folder of `--plugins-dir`, or as
+an entry point of the group `optsched.plugins`. Policies name custom plugins in the same way as
+built-in plugins. Define a custom action as `ACTION = Action(...)` in a file of this folder, or as
+an entry point of the group `optsched.actions`. The page docs/plugins.md has working examples. The
+module `optsched.testing` has tests that every rule should pass.
 
 Plugin, Argument, Kind, Value    declaration of a plugin and of its arguments
 Rule, Greedy, Switch             rules and their extension points

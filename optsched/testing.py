@@ -5,8 +5,8 @@
         node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
 
 pytest runs the subclass on small random clusters. The tests check that the extension points of the
-rule agree with each other, and that both engines obey the rule. The tests also check that no method
-of the rule raises an exception. The tests need pytest and hypothesis (`optsched[testing]`).
+rule agree with each other, that both engines obey the rule, and that no method of the rule raises
+an exception. The tests need pytest and hypothesis (`optsched[testing]`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RuleContract:
     node_labels, task_labels
         Labels that the rule reads; each random node or task has some of these labels.
     requests
-        Possible requests of tasks, in base units.
+        Possible requests of a task, in base units, keyed by resource name.
 
     """
 
@@ -79,7 +79,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Return small random clusters; override this if the rule reads fields that they lack."""
+        """Return small random clusters; override this if the rule reads fields that these lack."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- the declaration -------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class RuleContract:
         assert (type(self.rule).__doc__ or "").strip()
 
     def test_it_overrides_only_extension_points_of_plugins(self) -> None:
-        """Check that the rule overrides only extension points that are called on custom rules."""
+        """Check that the rule overrides only extension points that custom rules may override."""
         points = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
         assert {n for n in points - OWN_POINTS if self._implements(n)} == set()
 
@@ -108,7 +108,7 @@ class RuleContract:
     def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
         """Check that mask and verifier agree on each plan that places one task on one node.
 
-        The verifier refuses every node that the mask excludes. The verifier accepts all other
+        The verifier rejects every node that the mask filters out. The verifier accepts all other
         nodes, unless the rule also limits nodes by `open` or `ties_nodes`.
         """
         snapshot = data.draw(self.clusters())
@@ -128,7 +128,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
-        """Check that the verifier accepts each plan of the greedy pipeline without repair."""
+        """Check that the verifier accepts each plan of the greedy pipeline unchanged."""
         snapshot = data.draw(self.clusters())
         report = self._decide(snapshot, SolverKind.NONE)
         assert report.trace.faults == ()
@@ -139,7 +139,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_optimising_session_keeps_it(self, data: DataObject) -> None:
-        """Check that the optimised plan obeys the rule and is no worse than the greedy plan."""
+        """Check that the optimised plan obeys the rule, and is no worse than the greedy plan."""
         snapshot = data.draw(self.clusters())
         report = self._decide(snapshot, SolverKind.CPSAT)
         assert _broken(snapshot, report, self._rules()) == []
@@ -151,7 +151,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_same_cluster_gets_the_same_plan(self, data: DataObject) -> None:
-        """Check that two sessions on one cluster return equal actions and equal pending gangs."""
+        """Check that two sessions on the same cluster return the same actions and pending gangs."""
         snapshot = data.draw(self.clusters())
         for solver in SolverKind:
             first, again = (self._decide(snapshot, solver).plan for _ in range(2))

@@ -1,4 +1,4 @@
-"""The reference of all commands in docs/commands.md: arguments, options and exit codes.
+"""Generate docs/commands.md, the reference of all commands, options and exit codes.
 
 `python -m optsched.cli.commands > docs/commands.md` regenerates the page.
 """
@@ -98,7 +98,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-v": "--v",
     "-w": "--weight",
 }
-"""The long form of each short option. `VOLCANO_FORMS` lists the exceptions."""
+"""The long form of each short option; `VOLCANO_FORMS` lists the exceptions."""
 
 _TARGETS: Final = (
     *(f"job {verb}" for verb in ("delete", "explain", "resume", "suspend", "view", "watch")),
@@ -114,13 +114,13 @@ VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
     ("-N", _OLD): "the namespace, as in Volcano's old commands",
     ("-S", ("queue create",)): "`--state`, as in `vcctl`",
 }
-"""Exceptions by short option and commands: long forms that scripts for Volcano rely on."""
+"""Long forms for Volcano scripts, keyed by short option and the commands that differ."""
 
 ALWAYS: Final = (
     (1, "the standard output cannot be written, for example because the disk is full"),
     (130, "stopped by Ctrl-C"),
 )
-"""Exit codes that every command may have, each with its meaning."""
+"""Exit codes that any command may return, each with its meaning."""
 
 MEANINGS: Final = (
     (0, "done"),

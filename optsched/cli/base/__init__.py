@@ -1,1 +1,1 @@
-"""Code that commands share: options, paths, console, exit codes, connection to a cluster."""
+"""Code shared by commands: options, paths, console, exit codes, connection to a cluster."""

@@ -1,7 +1,7 @@
 """Errors of commands: plain messages, exit codes, suggestions for mistyped names.
 
-Messages quote user-controlled text such as names, files and server responses, which click does not
-escape. `optsched.cli.base.connection.Exit` has the exit codes of commands that change a cluster.
+Messages quote untrusted text such as names, files and server responses, which click does not
+escape. `optsched.cli.base.connection.Exit` defines the exit codes of commands that use a cluster.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key of the mapping from temporary copies to user inputs, in a click context's `meta`."""
+"""Key in a click context's `meta` of the mapping from temporary copies to the original inputs."""
 
 
 def name_inputs(text: str) -> str:
-    """Return a text in which the names that the user gave replace the paths of temporary copies."""
+    """Replace the paths of temporary copies in a message by the names that the user gave."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
         text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
@@ -39,7 +39,7 @@ def name_inputs(text: str) -> str:
 
 _HELP: Final = "--help"
 _NO_INTEGER: Final = re.compile(r"is not a valid integer(?: range)?\.$")
-"""Pattern of click's message for an invalid integer, which does not name the accepted values."""
+"""Pattern of click's error for an invalid integer, which does not list the accepted values."""
 
 
 class WrongUsage(click.ClickException):
@@ -49,7 +49,7 @@ class WrongUsage(click.ClickException):
 
 
 def describe_usage(error: click.UsageError) -> str:
-    """Return a usage error as a sentence that names the accepted values or refers to `--help`."""
+    """Describe a usage error in a sentence that lists the accepted values or refers to `--help`."""
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
         choices = error.param.type.choices if isinstance(error.param.type, click.Choice) else ()
@@ -80,7 +80,7 @@ def describe_usage(error: click.UsageError) -> str:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Make click's error messages plain: no control characters, no paths of temporary copies."""
+    """Remove control characters and paths of temporary copies from click's error messages."""
     try:
         yield
     except NoArgsIsHelpError:
@@ -88,7 +88,7 @@ def plain_errors() -> Iterator[None]:
     except click.UsageError as e:
         raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
-        # `message` is declared Final; a copied error would lose its class and exit code.
+        # `message` is declared Final, but a copy of the error would lose its class and exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 
@@ -98,14 +98,14 @@ def show_crash(
 ) -> None:
     """Print a traceback to the standard error with control characters escaped.
 
-    The signature is the same as in `sys.excepthook`.
+    The parameters are those of `sys.excepthook`.
     """
     lines = traceback.format_exception(kind, error, trace)
     sys.stderr.write(printable("".join(lines), keep="\n\t"))
 
 
 class PlainCommand(click.Command):
-    """A command whose error messages are plain text, without control characters."""
+    """A command whose error messages contain no control characters."""
 
     def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
@@ -132,7 +132,7 @@ STOPPED: Final = 130
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error as a sentence. An operating system error names the file and the reason."""
+    """Describe an error in a sentence; for an OSError, name the file and the reason."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     reason = why_unreadable(error)
@@ -143,7 +143,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class EndingCommand(PlainCommand):
-    """A command that maps Ctrl-C and a full disk to the documented exit codes."""
+    """A command that exits with the documented codes on Ctrl-C and on a full disk."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
@@ -171,11 +171,11 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""Command names of kubectl and vcctl, with the corresponding names in optsched."""
+"""Command names that kubectl or vcctl users may type, with the optsched names to suggest."""
 
 
 class Group(click.Group):
-    """A command group whose error for an unknown command suggests a known command."""
+    """A command group that suggests a known command when the user types an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -195,7 +195,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def _find_in_groups(self, ctx: click.Context, name: str) -> list[str]:
-        """Return the commands of groups with a name, such as `job explain` for `explain`."""
+        """Find subcommands called `name`; for example `job explain` for `explain`."""
         groups = [
             (each, group.list_commands(ctx))
             for each in self.list_commands(ctx)

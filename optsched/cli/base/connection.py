@@ -1,4 +1,4 @@
-"""The connection of a command to a cluster, and the exit codes for API errors."""
+"""The connection of a command to a cluster, and the exit codes of API errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""The text by which a webhook's refusal differs from a missing permission of the same code."""
+"""Text that only a webhook's denial contains; a missing permission has the same status code."""
 
 _MISSING_RIGHT: Final = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
@@ -38,7 +38,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):
-    """Exit codes of commands on a cluster; click also uses the code 2 for unknown flags."""
+    """Exit codes of cluster commands; click also exits with 2 for unknown options."""
 
     FAILED = 1
     USAGE = 2
@@ -52,7 +52,7 @@ class Exit(IntEnum):
 
 
 class Failure(click.ClickException):
-    """A failed command, whose message is printed to the standard error."""
+    """An error that ends a command with an exit code; its message goes to the standard error."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -61,9 +61,9 @@ class Failure(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The connection settings.
+    """The connection settings of a command.
 
-    `master` is a server address that overrides the kubeconfig's server.
+    `master` is a server address that overrides the server of the kubeconfig.
     """
 
     kubeconfig: str = ""
@@ -71,7 +71,7 @@ class Place:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master`. The command gets the values as `place`."""
+    """Add `--kubeconfig` and `--master` to a command, which receives the values as `place`."""
 
     @click.option(
         "-k",
@@ -91,7 +91,7 @@ def cluster_options(command: Command) -> Command:
 
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Return the result of an async call with a client; raise `Failure` for an API error."""
+    """Run an async function with a client and return its result; API errors become `Failure`."""
     # The import of the Kubernetes client takes half a second, so --help does not import it.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
@@ -116,7 +116,7 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def code_of(error: KubeError) -> Exit:
-    """Return the exit code of a command for an API error."""
+    """Return the exit code for an API error."""
     from optsched.kube.client import errors
 
     if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
@@ -132,7 +132,7 @@ def code_of(error: KubeError) -> Exit:
 
 
 async def read(client: Client, ref: Ref) -> Raw:
-    """Return an object of the cluster; raise `Failure` if the object does not exist."""
+    """Read an object from the cluster; raise `Failure` if the object does not exist."""
     from optsched.kube.client.errors import NotFound
 
     try:
@@ -142,7 +142,7 @@ async def read(client: Client, ref: Ref) -> Raw:
 
 
 def absent(ref: Ref, error: KubeError | None = None) -> Failure:
-    """Return the `Failure` for a missing object or a kind that is not installed."""
+    """Return the `Failure` for an object that is missing or whose kind is not installed."""
     if error is not None and f'"{ref.name}"' not in str(error):
         return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
     inside = f" in namespace {ref.namespace}" if ref.namespace else ""
@@ -156,9 +156,9 @@ def unknown_kind(kind: Kind) -> str:
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
-    """Return the objects of a kind in a namespace.
+    """List the objects of a kind in a namespace.
 
-    `namespace` is empty for all namespaces. `query` holds the label and field selectors of the
+    An empty `namespace` selects all namespaces. `query` holds the label and field selectors of the
     request.
     """
     from optsched.kube.client.errors import NotFound
@@ -172,10 +172,11 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 
 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
-    """Return the objects of a kind in the namespace that the user gave.
+    """List the objects of a kind in the namespace that the user gave.
 
-    `namespace` is empty for the namespace of the current context, None for all namespaces. Raises
-    `Failure` if this namespace does not exist, because an empty list would hide the mistake.
+    An empty `namespace` selects the namespace of the current context, None selects all namespaces.
+    Raises `Failure` if the given namespace does not exist, because an empty list would hide the
+    mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await listed(client, kind, inside, **query)
@@ -185,7 +186,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def check_named(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` if an object that the user gave as a filter of a list does not exist."""
+    """Raise `Failure` if an object by which the user filters a list does not exist."""
     for ref in refs:
         if not ref.name:
             continue
@@ -207,14 +208,14 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
     """Return the result of a call, or `otherwise` if the user lacks a permission.
 
-    `subject` is a clause about what the output then lacks, such as "the events are not shown".
+    `subject` says what is missing in the output, such as "the events are not shown".
     """
     from optsched.kube.client.errors import Forbidden
 
     try:
         return await work
     except Forbidden as e:
-        # An unknown message of the API server is shown unchanged.
+        # An unrecognised message of the API server is shown unchanged.
         found, text = _MISSING_RIGHT.search(e.message), e.message
         if found is not None and found["resource"] == "namespaces" and found["namespace"]:
             text = f"you may not {found['verb']} namespace {found['namespace']}"
@@ -227,7 +228,7 @@ async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
 
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
-    """Create an object; raise `Failure` with the object's name if the object exists."""
+    """Create an object; raise `Failure` with the object's name if it already exists."""
     from optsched.kube.client.errors import AlreadyExists, NotFound, Rejected
 
     try:

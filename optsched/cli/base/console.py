@@ -1,4 +1,4 @@
-"""Console output: results go to the standard output, all other texts to the standard error."""
+"""Console output: results go to the standard output, all other text to the standard error."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH: Final = 160
 PROGRESS_EVERY_S: Final = 60.0
-"""Seconds between two lines of progress if the standard error is not a terminal."""
+"""Seconds between two progress lines if the standard error is not a terminal."""
 
 
 class PlainConsole(Console):
-    """A console that interprets neither markup nor emoji codes in texts."""
+    """A console that prints markup and emoji codes literally."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  rich's
         super().__init__(markup=False, emoji=False, **options)
@@ -36,7 +36,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render a text with control characters escaped, because some texts come from users."""
+        """Render with control characters escaped, because some text comes from users."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, keep="\n\t"), segment.style)
@@ -44,15 +44,15 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return an updated status line, or without a terminal, one line per minute."""
+        """Return a live status line; without a terminal, it prints one line per minute."""
         return PlainStatus(self, status)
 
 
 class PlainStatus(Status):
     """A status line whose text is not interpreted as markup.
 
-    Without a terminal, a thread prints the latest text once per `PROGRESS_EVERY_S`, so that a long
-    step without progress is not silent.
+    Without a terminal, a thread prints the latest text every `PROGRESS_EVERY_S`, even if a long
+    step reports no progress.
     """
 
     def __init__(self, console: Console, status: RenderableType) -> None:
@@ -72,7 +72,7 @@ class PlainStatus(Status):
             print_text(self.console, self._latest, "dim")
 
     def _print_unchanged(self) -> None:
-        """Print the latest text, with the time so far, if no line was printed for a while."""
+        """Print the latest text and the elapsed time whenever no line was printed for a while."""
         while not self._done.wait(max(self._shown_s + PROGRESS_EVERY_S - time.monotonic(), 1.0)):
             if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S and self._latest:
                 self._shown_s = time.monotonic()
@@ -102,7 +102,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console for standard output; without a terminal, the console is wide."""
+    """Return the console of the standard output, at least `PIPED_WIDTH` wide without a terminal."""
     return _wide_enough(PlainConsole())
 
 
@@ -112,7 +112,7 @@ def remarks() -> Console:
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print a text without markup and wrapping. `name_inputs` replaces temporary paths."""
+    """Print text without markup or wrapping; temporary paths are replaced by `name_inputs`."""
     console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 
@@ -125,7 +125,7 @@ def _wide_enough(console: Console) -> Console:
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
-    `write_json` and `write_yaml` escape JSON and YAML. `nl` adds a final newline, and `err`
-    selects the standard error.
+    JSON and YAML output is already escaped by `write_json` and `write_yaml`. `nl` adds a final
+    newline, and `err` selects the standard error.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

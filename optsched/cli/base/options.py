@@ -1,8 +1,8 @@
-"""Options that several commands share, the types of their values, and output formats.
+"""Options shared by several commands, the types of their values, and output formats.
 
-JSON and YAML output is a `v1` List of objects, or one object. The objects are printed as the server
-stores them, with sorted keys and without `managedFields`. The format `name` is the same as in
-`kubectl get -o name`.
+JSON and YAML output is one object, or a `v1` List of objects. Objects are printed as the server
+stores them, with sorted keys and without `managedFields`. The format `name` prints the same lines
+as `kubectl get -o name`.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 
 
 _WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
-"""`int` raises ValueError if a text has more than 4 300 digits."""
+"""Pattern of an integer; `int` raises ValueError for more than 4 300 digits."""
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in ASCII digits.
+    """An integer in ASCII digits.
 
-    Python's `int` also reads `1_0` and the digits of other scripts, which are mostly typing errors.
+    Python's `int` also accepts `1_0` and digits of other scripts, which are mostly typing errors.
     """
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Return the number; fail if the text is not a whole number or out of range."""
+        """Parse the number; fail if the text is not an integer or out of range."""
         if not isinstance(value, int) and _WHOLE.fullmatch(str(value)) is None:
             self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)  # as click
         return super().convert(int(str(value)), param, ctx)
 
 
 class ServerAddress(click.ParamType[str]):
-    """The address of an API server, `https://HOST:PORT` with an optional path; may be empty."""
+    """The address of an API server, `https://HOST:PORT` with an optional path, or empty."""
 
     name = "address"
 
@@ -73,9 +73,9 @@ MOST_CHARACTERS: Final = 253
 
 
 class Name(click.ParamType[str]):
-    """A name that is not empty, not too long, and valid according to `is_valid`.
+    """A name that is not empty, not too long, and accepted by `is_valid`.
 
-    The text `rule` states how a valid name is written.
+    Error messages end with `rule`, which states how a valid name is written.
     """
 
     name = "text"
@@ -99,23 +99,23 @@ class Name(click.ParamType[str]):
 
 
 USER_NAME: Final = Name("write it without control characters", str.isprintable)
-"""The name of a user. Kubernetes has no rule for user names."""
+"""A user name; Kubernetes does not restrict user names."""
 
 SCHEDULER_NAME: Final = Name(
     "write it without spaces", lambda text: text.isprintable() and " " not in text
 )
-"""The `schedulerName` of a pod. Kubernetes has no rule for scheduler names."""
+"""The `schedulerName` of a pod; Kubernetes does not restrict scheduler names."""
 
 OBJECT_NAME: Final = Name(SUBDOMAIN_RULE, is_subdomain)
-"""The name of an object, in a form that API servers accept."""
+"""An object name that API servers accept."""
 
 ANNOTATION_KEY: Final = Name(QUALIFIED_RULE, is_qualified)
 
 
 class WebhookAddress(click.ParamType[str]):
-    """The address of a webhook, `https://HOST:PORT` with an optional path; may be empty.
+    """The address of a webhook, `https://HOST:PORT` with an optional path, or empty.
 
-    An API server rejects a webhook configuration with any other form of address.
+    API servers reject webhook configurations with any other form of address.
     """
 
     name = "address"
@@ -135,7 +135,7 @@ class WebhookAddress(click.ParamType[str]):
 class Amount(click.ParamType[str]):
     """A positive quantity of a node resource.
 
-    The parsed value is the text of the user, unchanged.
+    The parsed value is the unchanged text that the user gave.
     """
 
     name = "text"
@@ -187,7 +187,7 @@ class RenamedOption(click.Option):
 def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
     """Return the names of an option without its former names.
 
-    `secondary` selects the names that turn the option off.
+    `secondary` selects the names that turn a flag off.
     """
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
@@ -202,7 +202,7 @@ YAML: Final = "yaml"
 NAME: Final = "name"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML, NAME)
 GAP: Final = 3
-"""Number of spaces between two columns of a table."""
+"""Number of spaces between two table columns."""
 
 _STYLES: Final = {
     **dict.fromkeys(("Running", "Completed", "Succeeded", "Succeed", "Open"), "green"),
@@ -216,7 +216,7 @@ _STATES: Final = frozenset({"Phase", "State", "Status"})
 def output_option(
     default: str = TABLE, help_text: str = "Output format."
 ) -> Callable[[Command], Command]:
-    """Add `-o` and `--output`. Volcano's `--format` is accepted as a hidden option."""
+    """Add `-o` and `--output` to a command; Volcano's `--format` is a hidden alias."""
     return click.option(
         "-o",
         "--output",
@@ -232,7 +232,7 @@ def output_option(
 
 
 def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
-    """Print a list of objects; instead of an empty table, print a message to standard error."""
+    """Print a list of objects; if a table has no rows, print a message to the standard error."""
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
@@ -255,7 +255,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print `sentence` in a table format, and otherwise the changed object as stored."""
+    """Print `sentence` in a table format, or else the changed object as stored."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:
@@ -276,13 +276,13 @@ def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
 
 
 def typed_name(kind: Kind, obj: Raw) -> str:
-    """Return the name of an object with its kind, such as `job.batch.volcano.sh/train`."""
+    """Return the typed name of an object, such as `job.batch.volcano.sh/train`."""
     suffix = f".{kind.group}" if kind.group else ""
     return f"{kind.singular}{suffix}/{name_of(obj)}"
 
 
 def written(value: object, form: str) -> str:
-    """Return a value as JSON or YAML text with a final newline."""
+    """Format a value as JSON or YAML text with a final newline."""
     if form == JSON:
         return write_json(value, indent=2, sort_keys=True) + "\n"
     return write_yaml(value)
@@ -292,14 +292,14 @@ def written(value: object, form: str) -> str:
 
 
 def with_namespace(table: Table) -> Table:
-    """Return a table with the namespace of the objects as its first column."""
+    """Prepend a column with the namespace of each object to a table."""
     column = Column("Namespace", lambda pair, _: pair[0])
     rest = tuple(Column(c.heading, _second(c.cell), c.wide) for c in table.columns)
     return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))
 
 
 def with_queues(table: Table, queue_of: Callable[[Raw], str]) -> Table:
-    """Return a table whose column of queues shows, for each object, the result of `queue_of`."""
+    """Replace the queue column of a table: `queue_of` returns the queue of each object."""
     queue = Column("Queue", lambda pair, _: queue_of(pair[0]), wide=True)
     columns = (
         queue if c.heading == queue.heading else Column(c.heading, _second(c.cell), c.wide)
@@ -313,7 +313,7 @@ def _second(cell: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
 
 
 def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
-    """Print a table without wrapping."""
+    """Print a table of objects without wrapping lines."""
     from optsched.kube.runtime.timing import SystemClock
 
     now_ms = SystemClock().now_ms()
@@ -324,9 +324,9 @@ def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
 def show_rows(
     headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
-    """Print rows of a table with aligned columns. States are coloured on a terminal.
+    """Print table rows with aligned columns; states are coloured on a terminal.
 
-    `console` is the console to print to, or None for the standard output.
+    `console` is None for the standard output.
     """
     console = console or output()
     for line in lines_of(headings, rows):
@@ -334,7 +334,7 @@ def show_rows(
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
-    """Return headings and rows as lines of text. Each column is as wide as its widest cell."""
+    """Format headings and rows as lines; each column is as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]
     lines = []
@@ -351,13 +351,13 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Tex
 MOST_SEED: Final = 2**31 - 1
 SOLVER_HELP: Final = "Solver to use instead of the model's. none: only the greedy pipeline."
 MOST_INT32: Final = 2**31 - 1
-"""The largest 32-bit integer, which limits integer fields of Kubernetes objects."""
+"""The largest 32-bit integer, the maximum of many integer fields of Kubernetes objects."""
 
 SEED: Final = WholeNumber(min=0, max=MOST_SEED)
 
 
 MOST_SECONDS: Final = 10**9
-"""The largest number of seconds that an option accepts; Python's timers overflow soon above."""
+"""The maximum number of seconds of an option; Python's timers overflow slightly above it."""
 
 
 class Seconds(click.ParamType[float]):
@@ -389,13 +389,13 @@ class Seconds(click.ParamType[float]):
 
 
 def solver_option(command: Command) -> Command:
-    """Add `--solver`."""
+    """Add `--solver` to a command."""
     kinds = [kind.value for kind in SolverKind]
     return click.option("--solver", type=click.Choice(kinds), help=SOLVER_HELP)(command)
 
 
 def tenant_claim_options(command: Command) -> Command:
-    """Add options for the tenants' annotations and classes that the scheduler accepts."""
+    """Add options that repeat the scheduler's flags for annotations and classes of tenants."""
     command = click.option(
         "--guarantees-override-budgets",
         "overrides_budgets",
@@ -419,7 +419,7 @@ def tenant_claim_options(command: Command) -> Command:
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:
-    """Add `-o` and `--output`, which select the format of the standard output."""
+    """Add `-o` and `--output` to a command, with the formats in `forms`."""
     return click.option(
         "-o",
         "--output",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STANDARD: Final = "-"
-"""Name of the standard input as an input, and of the standard output as an output."""
+"""The path that stands for the standard input or the standard output."""
 
 _JSON_STARTS: Final = (b"{", b"[")
 _NUL: Final = "\0"
@@ -34,7 +34,7 @@ _FOR_OUTPUT: Final = "name a file or folder of this machine"
 
 
 class BadInput(click.ClickException):
-    """An input that cannot be used. The message is one sentence without the usage text."""
+    """An error for an unusable input, printed as one sentence without the usage text."""
 
     exit_code = BAD_INPUT
 
@@ -45,7 +45,7 @@ class Source(click.ParamType[Path]):
     Parameters
     ----------
     is_file
-        True if the input must be a file, so that a folder is refused.
+        True if the input must be a file; folders are then rejected.
     """
 
     name = "path"
@@ -115,9 +115,9 @@ def _is_device(mode: int) -> bool:
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
-    """Raise `BadInput` for a URL, an empty path or a NUL.
+    """Raise `BadInput` for a URL, an empty path or a path with a NUL character.
 
-    `remedy` is the advice in the error for a URL.
+    `remedy` is the advice that the error for a URL gives.
     """
     if is_url(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
@@ -134,7 +134,7 @@ def check_readable_folder(path: Path) -> None:
 
 
 class InputPath(click.Path):
-    """The path of an input. `check_path` refuses URLs, empty paths and NUL characters."""
+    """The path of an input; `check_path` rejects URLs, empty paths and NUL characters."""
 
     def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
@@ -148,7 +148,7 @@ class InputPath(click.Path):
 
 
 class OutputPath(click.Path):
-    """The path of an output. `check_path` refuses URLs, empty paths and NUL characters."""
+    """The path of an output; `check_path` rejects URLs, empty paths and NUL characters."""
 
     def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
@@ -166,7 +166,7 @@ class OutputPath(click.Path):
 
 
 class WatchedFile(InputPath):
-    """A file that a running service reads repeatedly. Pipes and devices are refused."""
+    """A file that a running service reads repeatedly; pipes and devices are rejected."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
@@ -186,7 +186,7 @@ class WatchedFile(InputPath):
 
 
 class ModelSource(click.ParamType[str]):
-    """The name or file of a model, or empty. A pipe or `-` is copied to a temporary file."""
+    """The name or file of a model, or empty; a pipe or `-` is copied to a temporary file."""
 
     name = "text"
 
@@ -208,7 +208,7 @@ class ModelSource(click.ParamType[str]):
 
 
 def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the only given model; raise click.BadParameter if several models are given."""
+    """Return the model if exactly one is given; otherwise raise click.BadParameter."""
     if len(given) == 1:
         return given[0]
     message = f"only one model is accepted, {len(given)} are given ({', '.join(given)}): give one"
@@ -229,10 +229,10 @@ class TraceSource(click.ParamType[str]):
 
 
 def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None) -> Path:
-    """Return a temporary file with the given bytes. The file is removed at the end of the command.
+    """Write bytes to a temporary file, which is removed when the command exits.
 
     The content determines the extension, `.json` or `.yaml`. Error messages show `source` instead
-    of the path of the file.
+    of the path of the temporary file.
     """
     folder = Path(mkdtemp(prefix="optsched-"))
     if ctx is not None:
@@ -251,19 +251,19 @@ def is_standard(path: Path | None) -> bool:
 
 
 def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path]) -> None:
-    """Refuse an output that would overwrite an input, and an output that two options share.
+    """Reject outputs that would overwrite an input, and outputs that two options share.
 
     Parameters
     ----------
     outputs
-        Paths of the files that will be written, by name of the option.
+        Paths of the files that will be written, keyed by option name.
     inputs
         Paths of the files that the command reads.
 
     Raises
     ------
     click.UsageError
-        An output is refused. The message names the option and the file.
+        An output is rejected. The message names the option and the file.
 
     """
     read, taken = list(inputs), dict[str, tuple[str, Path]]()
@@ -287,7 +287,7 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
 
 
 def check_folder(option: str, folder: Path | None) -> None:
-    """Refuse `-` for an option that names an output folder."""
+    """Reject `-` for an option that names an output folder."""
     if is_standard(folder):
         raise click.UsageError(f"{option} -: several files are written: name a folder")
 
@@ -301,11 +301,11 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 class KeepError(Exception):
-    """An error for an unwritten file. The message contains path, reason and content of the file."""
+    """An error for a file that could not be written; the message names the file and the reason."""
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a text to a file atomically. On an error, the previous file is kept.
+    """Write text to a file atomically; if the write fails, the previous file is kept.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def keep_text(path: Path, text: str) -> None:
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
-    """Write a text to a file atomically and print the path; return whether the file was written."""
+    """Write text to a file atomically and print its path; return whether the write succeeded."""
     try:
         keep_text(path, text)
     except KeepError as e:
@@ -336,7 +336,7 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` if a file cannot be written, before the command begins its work."""
+    """Raise `KeepError` if a file cannot be written; commands call this before they do any work."""
     if is_standard(path):
         return
     if path.is_dir():
@@ -346,7 +346,7 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a missing folder; raise `KeepError` if no file can be written to the folder."""
+    """Create a folder if it is missing; raise `KeepError` if no file can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:

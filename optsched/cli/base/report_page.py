@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.study.reports.page import Page
 
 BASE: Final = "volcano-default"
-"""Name of the model with which reports compare the models of a command."""
+"""Name of the model with which reports compare a command's models."""
 
 report_option = click.option(
     "--report",
@@ -29,7 +29,7 @@ report_option = click.option(
 
 
 def check_report(target: Path | None) -> None:
-    """Raise ClickException if a report file cannot be written, before the command begins."""
+    """Raise ClickException if a report cannot be written; commands call this before any work."""
     if target is None or is_standard(target):
         return
     if not target.absolute().parent.is_dir():
@@ -41,7 +41,7 @@ def check_report(target: Path | None) -> None:
 
 
 def base_definition() -> dict[str, Any]:
-    """Return the definition of the model with which reports compare other models."""
+    """Return the definition of the model `BASE`, with which reports compare other models."""
     return definition(load_policy(BASE, lambda path: path.read_text()))
 
 

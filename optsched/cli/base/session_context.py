@@ -1,8 +1,8 @@
-"""Plugins, policy, session context and garbage collection of commands that run sessions.
+"""Plugins, policy, session context and garbage collection for commands that run sessions.
 
-A session creates many small objects that live until the end of the session. With Python's default
-thresholds, the garbage collector traverses all these objects repeatedly, which takes a fifth of a
-large session's time.
+A session creates many small objects that live until it ends. With Python's default thresholds, the
+garbage collector traverses all these objects repeatedly, which takes a fifth of a large session's
+time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
 """Garbage collection thresholds of a service, which must free the garbage of earlier sessions.
 
-With the larger `THRESHOLDS`, a full collection would never start.
+With the larger `THRESHOLDS`, a full collection would never run.
 """
 
 
@@ -53,14 +53,14 @@ def collect_while_serving() -> None:
 
 
 def keep_for_good() -> None:
-    """Exclude all existing objects from garbage collection, and set thresholds for sessions."""
+    """Exclude all existing objects from garbage collection, and call `collect_less`."""
     gc.collect()
     gc.freeze()
     collect_less()
 
 
 def shelf_of(folder: Path | None) -> Shelf:
-    """Return the catalogue of built-in plugins and of the plugins in `folder` (`--plugins-dir`)."""
+    """Return the catalogue of built-in plugins and the plugins in `folder` (`--plugins-dir`)."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
@@ -69,9 +69,9 @@ def shelf_of(folder: Path | None) -> Shelf:
 
 
 def read_folder(folder: Path) -> Files:
-    """Return (path, text) of each Python file in a folder, sorted by path.
+    """Return (path, text) for each Python file in a folder, sorted by path.
 
-    Files whose name begins with `_` or `.` are skipped. Raises OSError and UnicodeError.
+    Files whose names begin with `_` or `.` are skipped. Raises OSError and UnicodeError.
     """
     return tuple((str(path), path.read_text("utf-8-sig")) for path in _plugin_files(folder))
 
@@ -81,7 +81,7 @@ def _plugin_files(folder: Path) -> list[Path]:
 
 
 def files_of_plugins(folder: Path | None) -> list[Path]:
-    """Return the files in a folder of plugins; an empty list if the folder cannot be read."""
+    """Return the plugin files in a folder, or an empty list if the folder cannot be read."""
     try:
         return [] if folder is None else _plugin_files(folder)
     except OSError:
@@ -89,7 +89,7 @@ def files_of_plugins(folder: Path | None) -> list[Path]:
 
 
 def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
-    """Return the policy of a model name or model file; exit with 2 if the policy is invalid."""
+    """Load the policy of a model name or model file; exit with 2 if it is invalid."""
     return policy_from(
         console,
         solver,
@@ -101,7 +101,7 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
 def policy_from(
     console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
 ) -> Policy:
-    """Return the policy that `load` returns; exit with 2 if the policy is invalid."""
+    """Return the policy that `load` returns; exit with 2 if it is invalid."""
     try:
         policy = load(shelf_of(plugins_dir))
     except PolicyError as e:
@@ -116,7 +116,7 @@ def policy_from(
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
 ) -> Iterator[SessionContext]:
-    """Yield the session context: clock, limits, and a solver process if the policy uses one."""
+    """Yield a session context; it has a solver process and limits if the policy uses a solver."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield SessionContext(clock, solver, limits=limits if solver else None)

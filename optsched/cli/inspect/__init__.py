@@ -1,1 +1,1 @@
-"""Read-only commands on a live cluster: explain a job, predict a job, write a snapshot."""
+"""Read-only commands on a live cluster: explain a job, predict its start, write a snapshot."""

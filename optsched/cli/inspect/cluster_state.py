@@ -1,4 +1,4 @@
-"""The state of a cluster for read-only commands: the objects and the policy of the cluster."""
+"""The objects and the policy of a cluster, for read-only commands."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _NO_OBJECT: Final = "is not a Kubernetes object: write apiVersion, kind and meta
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The objects of a cluster, and the settings for commands that read the objects.
+    """The objects of a cluster, with the namespace and configuration needed to interpret them.
 
     Attributes
     ----------
     namespace
         The namespace of the current context.
     configuration
-        The text of the scheduler's configuration; empty if it is unknown.
+        The text of the scheduler's configuration; empty if unknown.
 
     """
 
@@ -52,7 +52,7 @@ class Cluster:
 
 
 def from_file(path: Path) -> Cluster:
-    """Return the cluster that a file contains; raise `Failure` if the file cannot be read."""
+    """Read a cluster from a file; raise `Failure` if the file cannot be read."""
     try:
         objects, problems = read_objects(path)
     except InstanceError as e:
@@ -69,12 +69,12 @@ def from_file(path: Path) -> Cluster:
 
 
 def live(place: Place) -> Cluster:
-    """Return the state of the live cluster."""
+    """Read the state of the live cluster."""
     return call_cluster(place, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:
-    """Return the state of the live cluster, read with a client."""
+    """Read the state of the live cluster with a client."""
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 
@@ -84,7 +84,7 @@ async def read_cluster(client: Client) -> Cluster:
 
 
 async def _configuration(client: Client) -> str:
-    """Return the text of the scheduler's configuration; empty if it is missing or forbidden."""
+    """Read the text of the scheduler's configuration; empty if it is missing or forbidden."""
     from optsched.kube.client.errors import Forbidden, NotFound
 
     try:
@@ -101,7 +101,7 @@ def live_options(
     *,
     overrides_budgets: bool = False,
 ) -> DecodeOptions:
-    """Return options that accept the annotations that the running scheduler accepts.
+    """Return decode options that accept the same annotations as the running scheduler.
 
     `names` lists the scheduler names. The other arguments are fields of `DecodeOptions`.
     """
@@ -116,7 +116,7 @@ def live_options(
 def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
-    """Return the policy of model `model`, else the cluster's policy, else the default policy."""
+    """Return the policy of `model` if given, else the cluster's policy, else the default policy."""
     console, text = remarks(), cluster.configuration
     if model or not text:
         return policy_of(console, model or MODEL, solver, plugins_dir)
@@ -127,6 +127,6 @@ def policy_for(
 
 
 def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:
-    """Return the PriorityClasses among some objects, by name."""
+    """Return the PriorityClasses among the given objects, keyed by name."""
     kind = PRIORITY_CLASS.kind
     return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == kind}

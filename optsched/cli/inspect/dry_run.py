@@ -1,7 +1,7 @@
-"""Dry runs of creations: the API server admits or rejects objects without storing them.
+"""Dry runs of create requests: the API server admits or rejects objects without storing them.
 
 A dry run (`dryRun=All`) checks what a snapshot does not contain: namespaces, permissions, webhooks,
-LimitRanges. The API server charges no quota for a dry run.
+LimitRanges. The API server does not count a dry run as quota usage.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 UID: Final = "what-if"
-"""The UID of hypothetical jobs, which exist in no cluster."""
+"""The UID of hypothetical jobs, which do not exist in the cluster."""
 
 _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
     *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
 )
-"""Fields of a pod spec that admission may change and that schedulers read."""
+"""Pod spec fields that admission may change and that schedulers read."""
 
 _NO_RIGHTS: Final = ("cannot create resource", "cannot patch resource")
 _USED_UP: Final = "exceeded quota"
@@ -41,16 +41,16 @@ _UNCHECKED: Final = {JOB: "job", POD: "pods", POD_GROUP: "PodGroup", QUEUE: "Que
 
 @dataclass(slots=True)
 class DryRun:
-    """The dry runs of the objects of one gang, and the API server's responses.
+    """Dry runs for the objects of one gang, and the API server's responses.
 
     Attributes
     ----------
     refusal
-        The reason why the API server rejects an object; empty if the API server rejects no object.
+        The reason why the API server rejects an object; empty if all objects are admitted.
     quota
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remarks
-        The reason why some objects could not be checked, one sentence for each kind of object.
+        The reason why some objects could not be checked, one sentence per kind of object.
 
     """
 
@@ -60,9 +60,10 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object as admission changes it; without a dry run, the object is unchanged.
+        """Return an object as admission changes it, or unchanged if it was not checked.
 
-        Raises KubeError if no check can be made, and `Failure` if a job exists already.
+        Raises KubeError if no check can be made, and `Failure` if a job of this name already
+        exists.
         """
         from optsched.kube.client.errors import AlreadyExists, ApiError
 
@@ -78,14 +79,15 @@ class DryRun:
                 return obj
             raise _clash(ref) from e
         except ApiError as e:
-            # A quota or a webhook may refuse a job before the API server compares names.
+            # A quota or a webhook may reject a job before the API server finds that its name is
+            # taken.
             if kind == JOB and await self._exists(ref):
                 raise _clash(ref) from e
             self._record(ref, e)
             return obj
 
     async def _exists(self, ref: Ref) -> bool:
-        """Return whether an object exists; False if the user may not read the object."""
+        """Return whether an object exists; False if the user may not read it."""
         from optsched.kube.client.errors import ApiError
 
         try:
@@ -95,7 +97,7 @@ class DryRun:
         return True
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
-        """Return the existing object with the spec of `obj`, as admission changes it."""
+        """Return an existing object with the spec of `obj`, as admission changes it."""
         from optsched.kube.client.errors import ApiError
 
         try:
@@ -123,7 +125,7 @@ class DryRun:
     ) -> Expanded:
         """Return the PodGroup and the pods of a job as admission changes them.
 
-        `expanded` contains the PodGroup and the pods without these changes. `classes` holds the
+        `expanded` holds the PodGroup and the pods before admission. `classes` holds the
         PriorityClasses by name.
         """
         meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
@@ -135,12 +137,12 @@ class DryRun:
         return Expanded(group, tuple(await self.create_pods(made.pods)), made.later)
 
     async def create_group(self, group: Raw) -> dict[str, Any]:
-        """Return a PodGroup with the spec that admission has changed."""
+        """Return a PodGroup with the spec after admission."""
         admitted = await self.create(POD_GROUP, group)
         return {**group, "spec": admitted.get("spec") or group.get("spec") or {}}
 
     async def create_pods(self, pods: Iterable[Raw]) -> list[dict[str, Any]]:
-        """Return pods as admission changes them; equal pods share one dry run."""
+        """Return pods as admission changes them; pods with the same content share one dry run."""
         answers: dict[str, Raw] = {}
         found = []
         for pod in pods:
@@ -157,9 +159,9 @@ def _clash(job: Ref) -> Failure:
 
 
 def _content(pod: Raw) -> str:
-    """Return a text that is equal for all pods of a task, because admission treats them equally.
+    """Return a key that is equal for all pods of a task, because admission treats them equally.
 
-    Pods of a task differ in their name and their index.
+    Pods of a task differ only in name and index.
     """
     meta = pod["metadata"]
     task = meta.get("annotations", {}).get(TASK_SPEC)
@@ -170,7 +172,7 @@ def _content(pod: Raw) -> str:
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> dict[str, Any]:
-    """Return a pod with the changes that admission has made to another pod of the same task."""
+    """Apply the changes that admission made to another pod of the same task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}
     for kind in ("initContainers", "containers"):

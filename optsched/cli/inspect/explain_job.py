@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""Maximum number of preceding jobs in a sentence. JSON and YAML contain all preceding jobs."""
+"""Maximum number of preceding jobs in a sentence; JSON and YAML list all of them."""
 
 _UNKNOWN: Final = "not known"
 _OPEN: Final = "pods without an estimated end hold resources that it waits for"
@@ -55,7 +55,7 @@ _OPEN: Final = "pods without an estimated end hold resources that it waits for"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The reason code and the message that the scheduler reports for a gang; both may be empty."""
+    """The reason code and message that the scheduler reports for a gang; both may be empty."""
 
     code: str = ""
     message: str = ""
@@ -70,13 +70,13 @@ def explain_job(
     *,
     overrides_budgets: bool = False,
 ) -> None:
-    """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
+    """Print why a job waits; exit with 8 if it waits, and with 9 if it can never start.
 
-    A user who may not read the cluster gets the reason in the job's status, without the queue
-    position.
+    If the user may not read the cluster, the reason comes from the job's status, and the queue
+    position is omitted.
 
-    `lifting_classes`, `device_schedulers` and `overrides_budgets` are the fields of `DecodeOptions`
-    with which the scheduler runs.
+    `lifting_classes`, `device_schedulers` and `overrides_budgets` are the values of the
+    `DecodeOptions` fields with which the scheduler runs.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
@@ -127,7 +127,7 @@ def explain_job(
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
-    """Return the queue positions of jobs, such as `2/5`, by (namespace, name)."""
+    """Return the queue positions of jobs, such as `2/5`, keyed by (namespace, name)."""
     found = standings(cluster.objects, _prediction_context(cluster, jobs))
     places = {}
     for obj in jobs:
@@ -156,13 +156,13 @@ def _prediction_context(
 
 
 def _find_group(objects: Sequence[Raw], key: str) -> Raw:
-    """Return the PodGroup with a key; empty if it does not exist."""
+    """Return the PodGroup with the key `key`, or an empty mapping if it does not exist."""
     groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
     return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
 
 
 def _find_job_key(objects: Sequence[Raw], key: str) -> str:
-    """Return namespace and name of the job that owns a PodGroup, or the PodGroup's own."""
+    """Return the key of the job that owns a PodGroup, or the PodGroup's own key."""
     group = _find_group(objects, key)
     owner = controller_of(group)
     if owner is None or not is_owned_as(owner, JOB):
@@ -207,7 +207,7 @@ def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> d
 
 
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
-    """Return the explanation as sentences, one per line."""
+    """Format the explanation as sentences, one per line."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     ended = "".join(f"{facts[n]} {n}, " for n in ("succeeded", "failed") if facts[n])
     pods = f"{facts['running']} of {facts['pods']} pods run, {ended}"

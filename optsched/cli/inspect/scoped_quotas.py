@@ -1,6 +1,6 @@
-"""ResourceQuotas with scopes; a scope limits a quota to some pods of its namespace.
+"""ResourceQuotas with scopes; a scope restricts a quota to some pods of its namespace.
 
-Snapshots omit quotas with scopes, because scopes select pods by fields that PodGroups do not have.
+Snapshots omit quotas with scopes, because scopes select pods by fields that PodGroups lack.
 `what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
 pkg/quota/v1/evaluator/core/pods.go.
 """
@@ -37,12 +37,12 @@ class ScopedQuota:
     expressions: tuple[Raw, ...]
 
     def counts(self, pod: Raw) -> bool:
-        """Return whether the quota counts a pod of its namespace."""
+        """Return whether a pod in the quota's namespace counts towards the quota."""
         return all(_matches(pod["spec"], expression) for expression in self.expressions)
 
 
 def read_quotas(objects: Iterable[Raw]) -> list[ScopedQuota]:
-    """Return the ResourceQuotas among some objects."""
+    """Return the ResourceQuotas among the given objects, with their scopes."""
     found = []
     for obj in objects:
         spec = obj.get("spec")
@@ -65,7 +65,7 @@ def read_quotas(objects: Iterable[Raw]) -> list[ScopedQuota]:
 
 
 def _matches(spec: Raw, expression: Raw) -> bool:
-    """Return whether a pod matches an expression; False for scopes of objects other than pods."""
+    """Return whether a pod matches an expression; False for scopes that do not select pods."""
     match expression.get("scopeName"):
         case "Terminating":
             return spec.get("activeDeadlineSeconds") is not None
@@ -94,7 +94,7 @@ def _matches(spec: Raw, expression: Raw) -> bool:
 
 
 def _is_best_effort(spec: Raw) -> bool:
-    """Return whether no container requests or limits CPUs or memory."""
+    """Return whether no container requests or limits CPU or memory."""
     containers = [*records(spec, "containers"), *records(spec, "initContainers"), spec]
     return not any(
         str(amount) != "0"

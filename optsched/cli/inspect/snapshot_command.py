@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 EVERY_S: Final = 10.0
-"""Default number of seconds between two recorded snapshots."""
+"""Default interval between recorded snapshots, in seconds."""
 
 
 @click.command()
@@ -101,7 +101,7 @@ def snapshot(
 
 
 def _record_snapshots(place: Place, folder: Path, every_s: float, times: int | None) -> None:
-    """Write a snapshot every `every_s` seconds. Each file is written atomically."""
+    """Write a snapshot every `every_s` seconds; each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
