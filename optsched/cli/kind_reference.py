@@ -1,4 +1,4 @@
-"""The reference of all kinds in docs/crds.md: fields, types, defaults and meanings.
+"""Generate docs/crds.md, the reference of all kinds with their fields, types and defaults.
 
 `python -m optsched.cli.kind_reference > docs/crds.md` regenerates the page.
 """
@@ -44,7 +44,7 @@ All kinds also have `apiVersion`, `kind` and `metadata`.
 
 
 def kinds_page() -> str:
-    """Return the text of docs/crds.md, which has one section per kind, sorted by kind."""
+    """Return the text of docs/crds.md, with one section per kind, sorted by kind."""
     found: dict[str, Schema] = {}
     for path in sorted(shipped("crds").glob("*.yaml")):
         (document,) = [p for p in read_yaml(path.read_text("utf-8")) if isinstance(p, Document)]
@@ -101,7 +101,7 @@ def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iter
 
 
 def _find_child_schema(field: Schema) -> tuple[Schema, str]:
-    """Return the schema of a field's child fields, and the suffix of the child fields' paths."""
+    """Return the schema that holds a field's child fields, and the suffix for their paths."""
     if "items" in field:
         return field["items"], "[]"
     if isinstance(values := field.get("additionalProperties"), dict):

@@ -1,6 +1,6 @@
-"""The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
+"""Volcano's old commands: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-In the old commands, `-n` is the name and `-N` the namespace. In `vcctl`, `-n` is the namespace and
+In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, `-n` is the namespace and
 `-N` the name.
 """
 
@@ -55,7 +55,7 @@ _namespace: Final = click.option(
 
 
 def _target_options(command: Command) -> Command:
-    """Add `-N` for the namespace and `-n` for the name. The command gets the values as `target`."""
+    """Add `-N` (namespace), `-n` (name) and NAME to a command, which receives them as `target`."""
 
     @_namespace
     @click.option("-n", "--name", default="", help="Name of the job.")

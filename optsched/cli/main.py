@@ -1,4 +1,4 @@
-"""The command `optsched`, which is also `vcctl` and a plugin of kubectl."""
+"""The command `optsched`, which can also be installed as `vcctl` and as a kubectl plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):
-    """The module of a command, and the first sentence of its help, which needs no import."""
+    """The module of a command, and the first sentence of its help, known without an import."""
 
     module: str
     summary: str
@@ -92,21 +92,21 @@ COMMANDS: Final = {
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }
-"""Commands by name.
+"""Commands, keyed by name.
 
-The function of a command in its module has the command's name with `_` instead of `-`.
+In its module, the function of a command has the command's name with `_` instead of `-`.
 """
 
 
 class Commands(EndingCommand, Group):
-    """A command group that imports the module of a command only when the command runs."""
+    """A command group that imports the module of a command only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, and import its module."""
+        """Import the module of a command, and return the command."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(COMMANDS[cmd_name].module)
@@ -114,7 +114,7 @@ class Commands(EndingCommand, Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names and summaries of all commands without importing the commands."""
+        """Write the names and summaries of all commands without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 

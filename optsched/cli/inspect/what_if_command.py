@@ -1,7 +1,7 @@
 """`optsched what-if`: predict the placement of jobs that are not in the cluster.
 
-The API server admits jobs, PodGroups and pods in a dry run. This module adds up the usage of
-ResourceQuotas, because the API server charges no quota for a dry run.
+The API server admits jobs, PodGroups and pods in a dry run. This module checks ResourceQuotas
+itself, because the API server does not count a dry run as quota usage.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """The amount of one resource that pods add to a ResourceQuota."""
+    """The amount of one resource by which pods increase the usage of a ResourceQuota."""
 
     quota: str
     resource: str
@@ -104,11 +104,11 @@ class _Charge:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the quota does not allow the request."""
+        """Whether the request exceeds what the quota still allows."""
         return self.used + self.request > self.hard
 
     def texts(self) -> tuple[str, str, str]:
-        """Return the amounts that are allowed, used and requested, for messages."""
+        """Format the allowed, used and requested amounts for messages."""
         allowed, used, request = (
             amount_text(self.resource, amount) for amount in (self.hard, self.used, self.request)
         )
@@ -116,14 +116,14 @@ class _Charge:
 
 
 class Usage:
-    """The usage of ResourceQuotas by the cluster and by the hypothetical pods added so far."""
+    """The ResourceQuota usage of the cluster and of the hypothetical pods added so far."""
 
     def __init__(self, quotas: Sequence[ScopedQuota]) -> None:
         self._quotas = quotas
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods; return None if all fit, else the reason and whether it is permanent."""
+        """Add pods; return None if all of them fit, or else why not and whether they never fit."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -137,7 +137,7 @@ class Usage:
         return Reason(ReasonCode.QUOTA, message), over.request > over.hard
 
     def add_fitting(self, namespace: str, pods: Sequence[Raw]) -> tuple[list[Raw], Reason | None]:
-        """Add each pod that fits; return these pods, and why others do not fit."""
+        """Add each pod that fits; return the added pods, and why the other pods do not fit."""
         kept: list[Raw] = []
         first: _Charge | None = None
         for pod in pods:
@@ -184,7 +184,7 @@ class Usage:
 
 
 MOST_OTHERS: Final = 5
-"""Maximum number of printed problems of cluster objects, which may be thousands."""
+"""Maximum number of printed problems with other objects, of which a cluster may have thousands."""
 
 _NONE: Final = "<none>"
 _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
@@ -201,7 +201,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values of the command line options, which the help of `what-if` describes."""
+    """Values of the command line options; the help of `what-if` describes them."""
 
     files: tuple[str, ...]
     namespace: str
@@ -218,7 +218,7 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """Options for decoding; a live cluster's objects are decoded as in its scheduler."""
+        """Decode options; objects of a live cluster are decoded as its scheduler decodes them."""
         if self.snapshot:
             return DecodeOptions(
                 self.names,
@@ -321,20 +321,20 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 
 @dataclass(frozen=True, slots=True)
 class _Gang:
-    """A hypothetical PodGroup or bare pod with its pods and the result of its dry run.
+    """A hypothetical PodGroup or bare pod, with its pods and the result of its dry run.
 
     Attributes
     ----------
     key
-        The key of the PodGroup, or of the gang of a bare pod.
+        The key of the PodGroup, or of the gang that represents a bare pod.
     group
-        The PodGroup; None for a bare pod, and if the cluster has the PodGroup.
+        The PodGroup; None for a bare pod, or if the cluster already has the PodGroup.
     job
-        The job that the gang belongs to; None if the file has the PodGroup and the pods.
+        The job to which the gang belongs; None if the file contains the pods themselves.
     later
         Tasks of the job whose pods are created only after other tasks have started.
     refusal, quota
-        Fields of `DryRun`.
+        The fields of `DryRun` with the same names.
 
     """
 
@@ -348,7 +348,7 @@ class _Gang:
 
     @property
     def minimum(self) -> Sequence[Raw]:
-        """The pods that have to start together; empty if the PodGroup already exists."""
+        """The pods that must start together; empty if the PodGroup already exists."""
         if self.group is not None:
             return self.pods[: int(self.group["spec"].get("minMember") or 1)]
         return self.pods if is_gang_of_bare_pod(self.key) else ()
@@ -356,14 +356,14 @@ class _Gang:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The hypothetical gangs and the other objects to add to a copy of the cluster."""
+    """Hypothetical gangs and other objects, which are added to a copy of the cluster."""
 
     gangs: tuple[_Gang, ...]
     objects: tuple[Raw, ...]
 
     @property
     def added(self) -> Added:
-        """The objects to add to the cluster, without gangs that the API server would reject."""
+        """The objects to add to the cluster, without gangs that the API server rejected."""
         taken = [gang for gang in self.gangs if not gang.refusal]
         groups = [gang.group for gang in taken if gang.group is not None]
         pods = [pod for gang in taken if gang.job is None for pod in gang.pods]
@@ -374,7 +374,7 @@ class _Request:
 def _parse_request(
     parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
-    """Return the gangs and the other objects of the files. `names` lists the scheduler names."""
+    """Split the objects of the files into gangs and others; `names` lists the scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
@@ -414,7 +414,7 @@ def _parse_request(
 
 
 def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Gang], list[Raw]]:
-    """Return the gangs of PodGroups and of pods that wait for a scheduler, and other objects."""
+    """Split objects into gangs (PodGroups and pods without a node) and all other objects."""
     groups: dict[str, Raw] = {}
     pods: dict[str, list[Raw]] = {}
     others: list[Raw] = []
@@ -434,7 +434,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 
 
 def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Request:
-    """Return the request after dry runs, with its objects as admission changes them."""
+    """Dry-run a request and return it with its objects as admission changes them."""
     added = {_kind_and_name(obj) for obj in request.objects} - {
         _kind_and_name(obj) for obj in cluster.objects
     }
@@ -460,8 +460,8 @@ def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Req
 async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
     """Return a Queue as admission changes it, and any other object unchanged.
 
-    If the API server would reject a Queue, the result is None, and `refused` gets the reason by the
-    name of the Queue.
+    If the API server rejects the Queue, return None and add the reason to `refused`, keyed by queue
+    name.
     """
     if kind_of(obj) != QUEUE:
         return obj
@@ -476,7 +476,7 @@ async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> 
 
 
 def _find_queue_name(gang: _Gang) -> str:
-    """Return the queue that a gang's job or PodGroup names."""
+    """Return the queue name in the spec of a gang's job or PodGroup."""
     named = gang.job or gang.group or {}
     return str((named.get("spec") or {}).get("queue") or "")
 
@@ -484,10 +484,10 @@ def _find_queue_name(gang: _Gang) -> str:
 async def _rehearse(
     client: Client, gang: _Gang, classes: Mapping[str, Raw], added: Collection[tuple[str, str]]
 ) -> _Gang:
-    """Return a gang after a dry run.
+    """Dry-run a gang and return it as admission changes it.
 
     `added` holds the kinds and names of objects that the files add to the cluster. The API server
-    does not know these objects, so a gang that names one of these objects gets no dry run.
+    does not know these objects, so a gang that names one of them gets no dry run.
     """
     objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
     specs = [obj.get("spec") or {} for obj in objects]
@@ -520,7 +520,7 @@ def _kind_and_name(obj: Raw) -> tuple[str, str]:
 
 
 def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
-    """Raise `Failure` for a job whose pods name none of the schedulers in `names`."""
+    """Raise `Failure` for a job whose pods name no scheduler in `names`."""
     for gang in request.gangs:
         found = sorted({str(pod["spec"].get("schedulerName") or "") for pod in gang.pods})
         is_answered = gang.job is None or gang.refusal or not found
@@ -550,7 +550,7 @@ def _decide(
             found = answers_of(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
-    # All problems of added objects are printed, and some problems of other objects.
+    # Problems of added objects are all printed, but only the first problems of other objects.
     groups = [gang.group for gang in request.gangs if gang.group is not None]
     added_objects = [
         *request.objects,
@@ -585,14 +585,15 @@ def _decide(
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A request without the pods that ResourceQuotas keep from being created.
+    """A request without the pods whose creation ResourceQuotas prevent.
 
     Attributes
     ----------
     over
-        By gang: why its minimum exceeds a quota, and whether the minimum exceeds the whole quota.
+        Keyed by gang: why its minimum exceeds a quota, and whether it exceeds even the unused
+        quota.
     beyond
-        By gang: why pods beyond its minimum are not created, and the number of all its pods.
+        Keyed by gang: why pods beyond its minimum are not created, and its total number of pods.
 
     """
 
@@ -602,7 +603,7 @@ class _Limited:
 
 
 def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
-    """Return a request with the pods that fit into the ResourceQuotas, in order of creation."""
+    """Keep the pods of a request that fit into the ResourceQuotas, in order of creation."""
     usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     beyond: dict[str, tuple[Reason, int]] = {}
@@ -625,7 +626,7 @@ def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
 
 
 def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
-    """Return the answers, in which jobs or pods that exceed a ResourceQuota wait."""
+    """Replace the predictions for jobs or pods that exceed a ResourceQuota."""
     answers = []
     for answer in found.added:
         if answer.gang in limited.over and answer.start is not Start.NEVER:
@@ -636,7 +637,7 @@ def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
             reason, num_pods = limited.beyond[answer.gang]
             answer = replace(answer, num_pods=num_pods, reason=answer.reason or reason)
         answers.append(answer)
-    # A PodGroup of the cluster gets no answer if a quota leaves out all pods of the files.
+    # A PodGroup of the cluster has no prediction if a quota excludes all pods of the files.
     answered = {answer.gang for answer in answers}
     answers += [
         Prediction(gang, Start.LATER, num_pods, {}, reason=reason)
@@ -647,7 +648,7 @@ def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
 
 
 def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the answers as JSON data; docs/what-if.md describes the fields."""
+    """Return the predictions as JSON data; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "WhatIf",
@@ -678,7 +679,7 @@ def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]
 
 
 def job_name(gang: str) -> str:
-    """Return the name of the job to which a gang belongs."""
+    """Return the job name in the key of a gang."""
     return gang.removesuffix(f"-{UID}")
 
 

@@ -1,1 +1,1 @@
-"""Commands on jobs, JobFlows, pods and queues, and their output."""
+"""Commands for jobs, JobFlows, pods and queues, and their output."""

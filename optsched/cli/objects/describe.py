@@ -1,7 +1,7 @@
-"""Describe an object, its events and its refused pods in the style of `kubectl describe`.
+"""Describe an object, its events and its rejected pods in the style of `kubectl describe`.
 
-The API server refuses a pod, a claim or a Service because of a quota or an admission webhook. The
-job controller then writes an event `FailedCreate` about the job, with the API server's message.
+A quota or an admission webhook may reject a pod, a claim or a Service. The job controller then
+writes an event `FailedCreate` about the job, with the API server's message.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _AS_THEY_ARE: Final = frozenset(
         *("taskStatusCount", "phase"),
     }
 )
-"""Names of fields whose keys are user-chosen names and not field names of the API."""
+"""Fields whose keys are user-chosen names rather than field names of the API."""
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Yield the lines of an object's description.
+    """Yield the lines that describe an object.
 
-    `more` holds fields that the description shows after `kind`.
+    `more` holds additional fields, which follow `kind`.
     """
     meta = obj["metadata"]
     head = {
@@ -71,9 +71,9 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
 
 
 def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
-    """Yield the lines of a mapping: a plain value next to its key, a nested value below its key.
+    """Yield the lines of a mapping: plain values next to their keys, nested values below them.
 
-    The key `name` comes first, so that each item of a list begins with the name of the item.
+    The key `name` comes first, so each list item begins with its name.
     """
     blanks = " " * indent
     fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
@@ -108,7 +108,7 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
-    """Yield a field name and its value. Further lines of a text are aligned with its first line."""
+    """Yield a field name and its value; lines after the first are aligned with the first."""
     text = NOTHING if value is None or value in ({}, []) else str(value)
     if isinstance(value, bool):
         text = text.lower()
@@ -118,7 +118,7 @@ def _field_lines(head: str, value: object) -> Iterator[str]:
 
 
 def title(key: str) -> str:
-    """Return a field name as separate words, such as Min Available for minAvailable."""
+    """Split a field name into words, such as Min Available for minAvailable."""
     if key in _LONG:
         return _LONG[key]
     if not _NAME.fullmatch(key):
@@ -132,7 +132,7 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
-    """Return the table rows of events, from the oldest to the newest event."""
+    """Return the table rows of events, oldest first."""
     rows = []
     for event in sorted(events, key=last_ms):
         source = event.get("source") or {}
@@ -154,16 +154,16 @@ def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
 
 
 def full_message(event: Raw) -> str:
-    """Return the message of an event, with the part that exceeds the limit of the API server."""
+    """Return an event's message, including any text that exceeded the API server's limit."""
     message = str(event.get("message") or "")
     whole = str((event["metadata"].get("annotations") or {}).get(FULL_MESSAGE) or "")
-    # The annotation may belong to an earlier message of the same event.
+    # The annotation may hold the text of an earlier message of the same event.
     is_cut = message.endswith("…") and whole.startswith(message[:-1])
     return whole if is_cut else message
 
 
 def last_ms(event: Raw) -> int:
-    """Return the time in ms since 1970 at which an event was last seen; 0 if unknown."""
+    """Return the time at which an event was last seen, in ms since 1970; 0 if unknown."""
     series = event.get("series") or {}
     return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
 
@@ -183,10 +183,10 @@ def _time_ms(*texts: object) -> int:
 
 
 UNMADE: Final = "FailedCreate"
-"""Reason of events about refused pods, which commands also show as the reason of the job."""
+"""Reason of events about rejected pods, which commands also show as the job's reason."""
 
 HIDDEN_REFUSALS: Final = "why pods were not created is not shown"
-"""The remark for a user who may not list the events of jobs."""
+"""The remark if a user may not list the events of jobs."""
 
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
@@ -203,13 +203,13 @@ _PARTS: Final = {
         NETWORK_POLICY,
     )
 }
-"""Kinds of objects other than pods that the controller creates for a job."""
+"""Kinds of objects that the controller creates for a job, in addition to pods."""
 _MOST_READ: Final = 100
-"""Maximum number of objects that are looked up to determine whether they exist now."""
+"""Maximum number of objects that are looked up to determine whether they exist."""
 
 
 async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
-    """Return the events about pods and other objects of jobs that the API server refuses.
+    """Return the events about pods and other objects of jobs that the API server rejected.
 
     `name` is the name of the job; empty for all jobs. `namespace` is empty for all namespaces.
     """
@@ -221,7 +221,7 @@ async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
 
 
 async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
-    """Return the events, without refusals of objects other than pods that exist by now."""
+    """Drop events about a rejected object that exists meanwhile; events about pods are kept."""
     missing: dict[Ref, bool] = {}
     found = []
     for event in sorted(events, key=last_ms, reverse=True):
@@ -234,7 +234,7 @@ async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
 
 
 def _refused_part(event: Raw) -> Ref | None:
-    """Return the object other than a pod whose creation failed, or None for other events."""
+    """Return the non-pod object whose creation failed, or None for other events."""
     if event.get("reason") != UNMADE:
         return None
     named = _REFUSED.match(str(event.get("message") or ""))
@@ -243,7 +243,7 @@ def _refused_part(event: Raw) -> Ref | None:
 
 
 async def _is_missing(client: Client, ref: Ref) -> bool:
-    """Return whether an object is missing; False if the user may not read the object."""
+    """Return whether an object is missing; False if the user may not read it."""
     from optsched.kube.client.errors import Forbidden, NotFound
 
     try:
@@ -256,10 +256,9 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return the API server's message about a missing pod or other object of a job.
+    """Return why the API server rejected a pod or other object of a job; empty if none is missing.
 
-    `events` lists the events that `still_refused` returns, about any objects. The result is empty
-    if no object is missing.
+    `events` is the result of `still_refused`, and may contain events about other jobs.
     """
     status = job.status
     if status.phase not in _MAKING:

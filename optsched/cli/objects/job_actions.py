@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
 ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
-"""Final phases of a job, and phases that a job leaves only after a Command."""
+"""Final phases of a job, and the phase Aborted, which only a Command can end."""
 
 _FINISHED: Final = ENDS[:3]
 _SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
@@ -79,7 +79,7 @@ _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
 
 def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
-    """Create jobs, and print one line for each created job."""
+    """Create jobs, and print one line per created job."""
 
     async def create_job(client: Client) -> None:
         for obj in jobs:
@@ -94,8 +94,8 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
     """Print the jobs of a namespace, or of all namespaces for None.
 
-    `which` contains the filters queue, scheduler, selector and labels. The columns of a plain table
-    are the same as in `vcctl`. The reasons for refused pods follow the table.
+    `which` holds the filters queue, scheduler, selector and labels. The table without `-o wide` has
+    the columns of `vcctl`. The reasons why pods were rejected follow the table.
     """
     found = call_cluster(place, lambda client: _read_jobs(client, form, namespace, which))
     _print_jobs(found, form, JOBS, has_namespace=namespace is None)
@@ -103,7 +103,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class _Jobs:
-    """Jobs, the queues of PodGroups, and in table formats the events about refused objects."""
+    """Jobs, the queues of PodGroups and, for table formats, events about rejected objects."""
 
     jobs: list[Any]
     queues: Mapping[tuple[str, str], str]
@@ -132,7 +132,7 @@ def _print_jobs(found: _Jobs, form: str, table: Table, *, has_namespace: bool) -
         refusal = why_unmade(job, found.events) if job is not None else ""
         messages.append(refusal)
         if refusal and form == WIDE:
-            # The wide table shows why the API server refuses the pods of a job.
+            # The wide table shows why the API server rejected the pods of a job.
             status = obj.get("status") or {}
             state = {**status.get("state", {}), "reason": UNMADE, "message": refusal}
             obj = {**obj, "status": {**status, "state": state}}
@@ -147,12 +147,12 @@ def _print_jobs(found: _Jobs, form: str, table: Table, *, has_namespace: bool) -
 def show_standing_jobs(
     place: Place, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> None:
-    """Print jobs with their queue positions. This function reads the whole cluster."""
+    """Print jobs with their queue positions; this reads the whole cluster."""
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
     async def list_jobs(client: Client) -> tuple[_Jobs, Cluster]:
-        # A user without permission to read the cluster gets this error only, and no remarks.
+        # A user who may not read the cluster gets only this error, and no remarks.
         cluster = await read_cluster(client)
         return await _read_jobs(client, form, namespace, which), cluster
 
@@ -166,7 +166,7 @@ def matches_filters(
 ) -> bool:
     """Return whether a job matches the filters on queue, scheduler and name.
 
-    `queues` holds the queues of PodGroups by (namespace, name).
+    `queues` holds the queue of each PodGroup, keyed by (namespace, name).
     """
     parsed, _ = parse_job(obj)
     if parsed is None:
@@ -180,7 +180,7 @@ def matches_filters(
 
 
 def show_job(place: Place, form: str, target: Target) -> None:
-    """Print a job: in table formats as a description with events, else as the stored object."""
+    """Print a job as a description with events, or, in other formats, as the stored object."""
     wants_all = form in (TABLE, WIDE)
 
     async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
@@ -210,7 +210,7 @@ def show_job(place: Place, form: str, target: Target) -> None:
 
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why some pods of a job do not exist or have no node; empty if no reason is known."""
+    """Return why some pods of a job are not created or not bound; empty if unknown."""
     from optsched.kube.client.errors import NotFound
 
     parsed = decode_job(obj)
@@ -230,7 +230,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
 
 
 def order(place: Place, form: str, target: Target, action: str) -> None:
-    """Request an action on a job by a Command, which the job controller carries out.
+    """Create a Command, with which the job controller performs an action on a job.
 
     The Command is created even if the job is already in the requested state, because an earlier
     Command may still be pending.
@@ -253,7 +253,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job and print a sentence about the deletion. `word` is the verb of the sentence."""
+    """Delete a job and print a message; `word` is the verb of this message."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)
@@ -268,11 +268,11 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Fixed widths of the columns after the name, because rows are printed one by one."""
+"""Fixed widths of the columns after the name; rows are printed one by one."""
 
 
 def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:
-    """Print each change of a job until the job ends; raise `Failure` unless it has completed."""
+    """Print each change of a job until the job ends; raise `Failure` unless it completed."""
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
 
     async def watched(client: Client) -> JobPhase:
@@ -291,7 +291,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    # A read reports an unreachable server as an error; a watch would only retry.
+    # If the server is unreachable, a read fails, while a watch would retry forever.
     await read(client, ref)
     last: list[str] = []
     async for state in watch_object(
@@ -323,6 +323,6 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:
-    """Return a line of `job watch` with aligned cells."""
+    """Format a row of `job watch` with aligned cells."""
     widths = (max(name_width, len(_CHANGES[0])) + 3, *_WIDTHS)
     return "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

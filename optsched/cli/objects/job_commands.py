@@ -1,4 +1,4 @@
-"""`optsched job`: the jobs of a cluster."""
+"""`optsched job`: commands for jobs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def explain(
 
     Ends with 0 unless the job waits, with 8 if it waits, and with 9 if it can never start.
     """
-    # The rules and engines that compute the order take a second to import.
+    # The imports for the queue order (rules and engines) take a second.
     from optsched.cli.inspect.explain_job import explain_job
 
     explain_job(

@@ -1,4 +1,4 @@
-"""`optsched jobflow` and `optsched jobtemplate`: graphs of dependent jobs, and their templates."""
+"""`optsched jobflow` and `optsched jobtemplate`: graphs of dependent jobs, and job templates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEPARATOR: Final = "---------------------------------"
 
 
 def group_of(kind: Kind, help_text: str) -> click.Group:
-    """Return the command group of a kind with the commands create, list, get, delete, describe."""
+    """Return a command group with create, list, get, delete and describe for a kind."""
     group = Group(kind.singular, help=help_text)
     for command in (_create(kind), _list(kind), _get_command(kind), _delete(kind), _describe(kind)):
         group.add_command(command)
@@ -86,7 +86,7 @@ def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
 
 
 def _raise_all(failures: Sequence[Failure]) -> None:
-    """Raise one `Failure` with all messages and the exit code of the first failure, if any."""
+    """If there are failures, raise one `Failure` with all messages and the first exit code."""
     if failures:
         text = "\n".join(failure.message for failure in failures)
         raise Failure(text, Exit(failures[0].exit_code))
@@ -173,7 +173,7 @@ def _delete(kind: Kind) -> click.Command:
 
 
 def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
-    """Return the objects to delete: the objects in a file, or the object that an argument names."""
+    """Return the objects to delete, which a file or an argument names."""
     if not path:
         name = target.name or target.short
         if not name:

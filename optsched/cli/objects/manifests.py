@@ -1,4 +1,4 @@
-"""Manifests from files and from flags. Each error states file, line, field and value."""
+"""Manifests from files and from flags; each error states file, line, field and value."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8
 
 
 class Amounts(click.ParamType[dict[str, str]]):
-    """Amounts of resources such as `cpu=1,memory=2Gi`. Quantities are checked, not converted."""
+    """Resource amounts such as `cpu=1,memory=2Gi`; quantities are checked but not converted."""
 
     name = "name=quantity,…"
 
     def convert(
         self, value: str | dict[str, str], param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, str]:
-        """Return the quantity of each resource, as written by the user."""
+        """Return the quantity of each resource as the user wrote it."""
         if isinstance(value, dict):
             return value
         found: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Amounts(click.ParamType[dict[str, str]]):
                 self.fail(f"{part!r} is not an amount of a resource: {_FORM}", param, ctx)
             is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
             if not is_known and not ("/" in resource and is_qualified(resource)):
-                # Kubernetes pods have no resources such as `cpus` and `gpu`.
+                # Pods have no resources such as `cpus` and `gpu`, which are typing errors.
                 close = get_close_matches(resource, _RESOURCES, n=1)
                 meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
                 hint = f"; did you mean {meant}?" if meant else ""
@@ -84,15 +84,15 @@ class Amounts(click.ParamType[dict[str, str]]):
 
 AMOUNTS: Final = Amounts()
 COUNT: Final = WholeNumber(0, MOST_INT32)
-"""Type of options for a number of pods."""
+"""Option type for a number of pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFlags:
-    """Values of the flags of a job with one task.
+    """Values of the flags that describe a job with one task.
 
-    `limits` holds the limits by resource, or None to use the requests. `command` is the command
-    line in shell syntax.
+    `limits` holds the limit of each resource; None means that the requests are also the limits.
+    `command` is the command line in shell syntax.
     """
 
     name: str
@@ -108,9 +108,9 @@ class JobFlags:
 
 
 def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
-    """Return the manifest of the job that `vcctl job run` creates.
+    """Return a job manifest like that of `vcctl job run`.
 
-    Raises click.UsageError for a command line with an unclosed quote.
+    Raises click.UsageError if a quote in the command line is not closed.
     """
     limits = flags.requests if flags.limits is None else flags.limits
     try:
@@ -119,7 +119,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
         message = f"--command: {flags.command!r}: a quote is not closed"
         raise click.UsageError(message) from e
     container = {
-        # The name of a container is a DNS label, but the name of a job may have dots.
+        # A container name is a DNS label, while a job name may contain dots.
         "name": flags.name.replace(".", "-"),
         "image": flags.image,
         "imagePullPolicy": "IfNotPresent",
@@ -143,7 +143,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """Values of the flags of a queue. A flag that is not given is None or empty."""
+    """Values of the flags that describe a queue; a flag that is not given is None or empty."""
 
     weight: int | None = None
     parent: str = ""
@@ -155,7 +155,7 @@ class QueueFlags:
 
 
 def queue_spec(flags: QueueFlags) -> dict[str, Any]:
-    """Return the spec fields of a queue for the given flags, which are also a merge patch."""
+    """Return the queue spec fields that the flags set; they also serve as a merge patch."""
     values = {
         "weight": flags.weight,
         "parent": flags.parent or None,
@@ -177,7 +177,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command whose target and owner is an object (Volcano `CreateJobCommand`)."""
+    """Return a Command that targets an object and is owned by it (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -209,16 +209,16 @@ _NO_OBJECT: Final = "is not a Kubernetes object: write apiVersion, kind and meta
 
 
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
-    """Add `-f` with kubectl's long form `--filename` and Volcano's long form `--file`.
+    """Add `-f` with the long forms `--filename` (kubectl) and `--file` (Volcano).
 
-    `name` is the parameter name of the command. For `options`, see `click.option`.
+    `name` is the parameter name in the command. `options` are arguments of `click.option`.
     """
     return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An object in a file, with its `file:line` and messages about unknown fields."""
+    """An object in a file, with its `file:line` and warnings about unknown fields."""
 
     obj: dict[str, Any]
     where: str
@@ -226,7 +226,7 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """The namespace in the manifest; empty if the manifest has no namespace."""
+        """The namespace in the manifest; empty if the manifest names no namespace."""
         return str(self.obj["metadata"].get("namespace") or "")
 
     @property
@@ -236,10 +236,10 @@ class Manifest:
 
 
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
-    """Return the objects of a kind in a file, or in the standard input for `-`.
+    """Read the objects of a kind from a file, or from the standard input for `-`.
 
-    Raises `Failure` with the exit code of wrong usage if the file cannot be read or has errors.
-    The message of the `Failure` lists all errors, each with `file:line`.
+    Raises `Failure` with `Exit.USAGE` if the file cannot be read or has errors. The message of the
+    `Failure` lists all errors, each with `file:line`.
     """
     text, name = _read_file(path)
     problems: list[str] = []
@@ -254,9 +254,9 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 
 
 def read_parts(path: str) -> tuple[Part, ...]:
-    """Return the objects of all kinds in a file, or in the standard input for `-`.
+    """Read the objects of all kinds from a file, or from the standard input for `-`.
 
-    Raises `Failure` if the file cannot be read, or if some document is not an object with a name.
+    Raises `Failure` if the file cannot be read, or if a document is not an object with a name.
     """
     text, name = _read_file(path)
     problems: list[str] = []
@@ -265,7 +265,7 @@ def read_parts(path: str) -> tuple[Part, ...]:
         if not has_object_fields(part.value) or not isinstance(
             part.value["metadata"].get("name"), str
         ):
-            # Report invalid metadata, or else that the document is not an object.
+            # Report errors in the metadata, or else that the document is not an object.
             errors: list[FieldError] = []
             if has_object_fields(part.value):
                 parse_meta(part.value, errors)
@@ -288,7 +288,7 @@ def has_object_fields(value: object) -> bool:
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
-    """Raise `Failure` for a manifest in a namespace other than `namespace`; empty allows all."""
+    """Raise `Failure` for manifests in other namespaces than `namespace`; empty allows any."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
     if wrong:
         lines = (
@@ -329,11 +329,11 @@ class Part:
     prefix: str = ""
 
     def location(self, path: str = "") -> str:
-        """Return `file:line` of the field with a path."""
+        """Return the `file:line` of the field at `path`."""
         return f"{self.file}:{self.line(path)}"
 
     def line(self, path: str) -> int:
-        """Return the line number of the field with a path."""
+        """Return the line number of the field at `path`."""
         whole = ".".join(part for part in (self.prefix, path) if part)
         return line_of(self.text, self.document, whole)
 

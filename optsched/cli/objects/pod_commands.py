@@ -1,4 +1,4 @@
-"""`optsched pod`: the pods of jobs and queues."""
+"""`optsched pod`: commands for the pods of jobs and queues."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_pods(
 ) -> None:
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
-    # Without a queue, the selector selects only pods of jobs. A queue may also hold other pods.
+    # Without a queue, only pods of jobs are selected. A queue may also contain other pods.
     labels = f"{JOB_NAME}={job}" if job else "" if queue else JOB_NAME
 
     async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:
@@ -75,8 +75,8 @@ def list_pods(
 
 
 def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], str]) -> list[Raw]:
-    """Return the pods of a queue. `queue` is empty for all pods.
+    """Return the pods in a queue; an empty `queue` selects all pods.
 
-    `queues` holds the queues of PodGroups by (namespace, name).
+    `queues` holds the queue of each PodGroup, keyed by (namespace, name).
     """
     return [pod for pod in pods if queue in ("", find_queue_of_pod(pod, queues))]

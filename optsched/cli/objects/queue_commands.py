@@ -1,4 +1,4 @@
-"""`optsched queue`: the queues of a cluster."""
+"""`optsched queue`: commands for queues."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ _IDLE_IN_ROOT: Final = {
     "parent": f"the parent of queue {ROOT_QUEUE} has no effect: every other queue is below it",
     "reclaimable": f"the field reclaimable of queue {ROOT_QUEUE} has no effect: it has no jobs",
 }
-"""The errors for fields of the root queue that have no effect, by field."""
+"""Errors for fields that have no effect on the root queue, keyed by field."""
 
 
 def queue_name(command: Command) -> Command:
-    """Add NAME, `-N` and `-n`. The command gets the values as `name`."""
+    """Add NAME, `-N` and `-n` to a command, which receives the name as `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
@@ -92,7 +92,7 @@ def queue_name(command: Command) -> Command:
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for each spec field of a queue. The command gets the values as `fields`."""
+    """Add an option for each queue spec field to a command, which receives them as `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
         click.option("-w", "--weight", type=WholeNumber(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
@@ -240,9 +240,9 @@ def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON
 
 
 def _has_state(obj: Raw, action: str) -> bool:
-    """Return whether a queue is already in the state of an action, and stays in that state.
+    """Return whether a queue has the state that an action sets, and will stay in that state.
 
-    A queue that was closed by its parent queue opens again with its parent queue.
+    A queue that was closed because its parent closed opens again together with its parent.
     """
     if action == "open":
         return state_of(obj) == "Open"
@@ -251,7 +251,7 @@ def _has_state(obj: Raw, action: str) -> bool:
 
 
 def state_of(obj: Raw) -> str:
-    """Return the stored state of a queue; empty if no state is stored."""
+    """Return the state in a queue's status; empty if there is none."""
     return str((obj.get("status") or {}).get("state") or "")
 
 
@@ -279,7 +279,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Return the reason why a queue cannot be deleted; empty if the deletion is possible.
+    """Return why a queue cannot be deleted; empty if it can be deleted.
 
     `queues` lists all queues.
     """

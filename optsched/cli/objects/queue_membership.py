@@ -1,8 +1,7 @@
 """The queues of jobs and pods.
 
 A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
-may have set the PodGroup's queue to the queue of the namespace. Users may have changed the queue
-since.
+may have replaced the PodGroup's queue by the queue of the namespace, or a user may have changed it.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 
 async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
-    """Return the queue of each PodGroup by (namespace, name).
+    """Return the queue of each PodGroup, keyed by (namespace, name).
 
-    `namespace` has the meaning that it has in `listed_in`. The result is empty if the user may not
-    list PodGroups.
+    `namespace` is None for all namespaces, and empty for the namespace of the current context. The
+    result is empty if the user may not list PodGroups.
     """
     inside = "" if namespace is None else namespace or client.namespace
     subject = "queues that admission has set are not shown"
@@ -43,7 +42,7 @@ async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[
 
 
 def find_queue_of_job(obj: Raw, queues: Queues) -> str:
-    """Return the queue of a job's PodGroup, or the queue that the job names."""
+    """Return the queue of a job's PodGroup, or else the queue that the job names."""
     job, _ = parse_job(obj)
     if job is None:
         return ""
@@ -53,7 +52,7 @@ def find_queue_of_job(obj: Raw, queues: Queues) -> str:
 def find_queue_of_pod(pod: Raw, queues: Queues) -> str:
     """Return the queue of a pod; empty for a pod of another scheduler that names no queue.
 
-    The queue of a bound pod is the queue that admitted the pod.
+    The queue of a bound pod is the queue in which it was admitted.
     """
     spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
     admitted = annotations.get(ADMITTED_QUEUE) if spec.get("nodeName") else None

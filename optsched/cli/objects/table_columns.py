@@ -1,6 +1,6 @@
-"""Columns of tables of objects: the columns of `vcctl`, then the columns of `-o wide`.
+"""Table columns for each kind: the columns of `vcctl`, then those of `-o wide`.
 
-Source of pod states: Kubernetes' pkg/printers/internalversion/printers.go.
+Source of pod states: pkg/printers/internalversion/printers.go of Kubernetes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ready_containers(pod: Raw) -> str:
-    """Return the numbers of ready and of all containers and sidecars of a pod, such as 1/2."""
+    """Return ready and total counts of a pod's containers and sidecars, such as 1/2."""
     status = _status(pod)
     sidecars = _sidecars(pod)
     init = status.get("initContainerStatuses") or ()
@@ -54,7 +54,7 @@ def restarts_of(pod: Raw) -> int:
 
 
 def status_of_pod(pod: Raw) -> str:
-    """Return the most specific reason of a pod's state, or else the pod's phase."""
+    """Return the most specific reason for a pod's state, or else the pod's phase."""
     status = _status(pod)
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
@@ -66,7 +66,7 @@ def status_of_pod(pod: Raw) -> str:
 
 
 def _init_reason(pod: Raw) -> str:
-    """Return the state of a pod's init containers; empty if all init containers have completed."""
+    """Return the state of a pod's init containers; empty if they have all completed."""
     status, sidecars = _status(pod), _sidecars(pod)
     if any(_is_true(c, "Initialized") for c in status.get("conditions") or ()):
         return ""
@@ -88,7 +88,7 @@ def _is_true(condition: Raw, kind: str) -> bool:
 
 
 def _container_reason(status: Raw) -> str:
-    """Return the reason of a pod's first container that waits or has ended.
+    """Return the reason of a pod's first container that waits or has terminated.
 
     If the reason is Completed and another container runs, return Running or NotReady.
     """
@@ -126,7 +126,7 @@ _BATCH: Final = "Batch"
 class Column:
     """A column of a table of objects.
 
-    `cell` returns the cell for a decoded object and the current time in ms. `wide` is true if the
+    `cell` computes the cell from a decoded object and the current time in ms. `wide` is true if the
     column is shown only with `-o wide`.
     """
 
@@ -137,7 +137,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of a kind. `read` decodes a stored object for the cells of the table."""
+    """The table of a kind; `read` decodes a stored object for `Column.cell`."""
 
     read: Callable[[Raw], Any]
     columns: tuple[Column, ...]
@@ -147,7 +147,7 @@ class Table:
         return [c.heading for c in self.columns if wide or not c.wide]
 
     def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
-        """Return the row of an object. A missing value becomes `<none>`."""
+        """Return the row of an object; a missing value becomes `<none>`."""
         seen = self.read(obj)
         cells = (c.cell(seen, now_ms) for c in self.columns if wide or not c.wide)
         return [NOTHING if cell is None or cell == "" else str(cell) for cell in cells]
@@ -171,7 +171,7 @@ _HOUR: Final = 60 * _MIN
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 _SPANS: Final = (
-    # Upper limit, unit and optional second unit, as in Kubernetes' HumanDuration.
+    # Upper limit, unit and optional second unit, as in HumanDuration of Kubernetes.
     (2 * _MIN, (_S, "s"), None),
     (10 * _MIN, (_MIN, "m"), (_S, "s")),
     (3 * _HOUR, (_MIN, "m"), None),
@@ -184,7 +184,7 @@ _SPANS: Final = (
 
 
 def span(ms: int) -> str:
-    """Return a duration as text, such as 90s, 5m12s, 3h or 2d4h."""
+    """Format a duration, for example as 90s, 5m12s, 3h or 2d4h."""
     ms = max(ms, 0)
     for below, (unit, letter), rest in _SPANS:
         if ms < below:
@@ -194,12 +194,12 @@ def span(ms: int) -> str:
 
 
 def age(creation_ms: int, now_ms: int) -> str:
-    """Return an object's age as text; empty if the creation time is 0."""
+    """Format an object's age; empty if the creation time is 0."""
     return span(now_ms - creation_ms) if creation_ms else ""
 
 
 def age_of(obj: Raw, now_ms: int) -> str:
-    """Return an object's age as text; empty if the creation time is missing."""
+    """Format an object's age; empty if the creation time is missing."""
     written = obj.get("metadata", {}).get("creationTimestamp")
     return span(now_ms - parse_time_ms(written)) if written else ""
 
@@ -214,7 +214,7 @@ def _decode_queue(obj: Raw) -> Queue:
 
 
 def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
-    """Return resource amounts as text without spaces, such as cpu=4,memory=8Gi."""
+    """Format resource amounts without spaces, such as cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
 
@@ -258,9 +258,9 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return (queue, prefix) pairs in tree order. The prefix draws the branch of the queue.
+    """Return (queue, prefix) pairs in tree order; the prefix draws the queue's branch.
 
-    A queue whose parent queue does not exist, or that is its own ancestor, is at the top level.
+    A queue whose parent does not exist, or that is its own ancestor, is at the top level.
     """
     below: dict[str, list[Raw]] = {}
     names = {name_of(queue) for queue in queues}
@@ -282,7 +282,7 @@ def _append_descendants(
 ) -> None:
     """Append the descendants of the queue `parent` to `found`.
 
-    `margins` holds the prefixes of the first line and of further lines of each subtree.
+    `margins` holds the prefix of a subtree's first line and the prefix of its further lines.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):
@@ -294,7 +294,7 @@ def _append_descendants(
 
 
 def parent_of(queue: Raw) -> str:
-    """Return the name of a queue's parent, by default `root`, and "" for the root queue itself."""
+    """Return the name of a queue's parent (default `root`), or "" for the root queue."""
     if name_of(queue) == wellknown.ROOT_QUEUE:
         return ""
     return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)
@@ -304,7 +304,7 @@ def parent_of(queue: Raw) -> str:
 
 
 def decode_job(obj: Raw) -> Job:
-    """Return the job in a manifest of the API server."""
+    """Decode a job that the API server returned."""
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     return job
@@ -410,14 +410,14 @@ PODS: Final = Table(
 
 
 def queue_of_pod(pod: Raw) -> str:
-    """Return the queue in a pod's label or annotations; empty if the pod names no queue."""
+    """Return the queue in a pod's label or annotations; empty if the pod names none."""
     annotations = pod["metadata"].get("annotations") or {}
     named = _read_label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
 
 
 def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
-    """Return the table of jobs with a column of queue positions after the phase."""
+    """Insert a column of queue positions after the phase into the table of jobs."""
     column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
     at = [c.heading for c in table.columns].index("Phase") + 1
     return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))

@@ -1,8 +1,8 @@
 """The target object of a command, named by an argument, by `-N` or by `-n`.
 
 In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. optsched
-supports both forms. If an argument or `-N` names the object, `-n` is the namespace. If neither an
-argument nor `-N` names the object, `-n` is the name.
+accepts both: `-n` is the namespace if an argument or `-N` names the object, and otherwise `-n` is
+the name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPLETION_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a command: one object, or all objects of a namespace.
+    """The target of a command: one object, or all objects in a namespace.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Target:
     namespace
         Namespace of the object; empty for the namespace of the current context.
     short
-        Value of `-n`, if no name is given and the command does not require a name.
+        Value of `-n` if no name is given and the command does not require a name.
 
     """
 
@@ -53,9 +53,9 @@ class Target:
 
 
 def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
-    """Return the target that the options of a command name.
+    """Return the target that a command's options name.
 
-    Raises click.UsageError without a name, and for two different names or namespaces.
+    Raises click.UsageError if no name is given, or if two names or two namespaces differ.
 
     Parameters
     ----------
@@ -76,9 +76,10 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 
 
 def single_name(values: Sequence[str], what: str) -> str:
-    """Return the only value, or "" without a value. Raise click.UsageError for different values.
+    """Return the only distinct value, or "" if there is none; reject different values.
 
-    `what` is a plural noun for the values, used in the error message.
+    Raises click.UsageError for different values. `what` is a plural noun for the values in the
+    error message.
     """
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
@@ -87,7 +88,7 @@ def single_name(values: Sequence[str], what: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return a name; raise click.UsageError for a name that would change the request path."""
+    """Return a name; raise click.UsageError if it would change the path of an API request."""
     if name and not (is_path_segment(name) and name.isprintable()):
         text = repr(name) if name.isprintable() else ascii(name)
         raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
@@ -95,7 +96,7 @@ def check_name(name: str) -> str:
 
 
 class ObjectName(click.ParamType[str]):
-    """Name of an object or a namespace; may be empty."""
+    """The name of an object or a namespace, or empty."""
 
     name = "text"
 
@@ -110,7 +111,7 @@ class ObjectName(click.ParamType[str]):
 
 
 def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
-    """Add `-n` and `--namespace`. `shown` is the default value in the help."""
+    """Add `-n` and `--namespace` to a command; `shown` is the default that the help shows."""
     return click.option(
         "-n",
         "--namespace",
@@ -122,9 +123,9 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Add NAME, `-N`, `-n` and `--namespace`. The command gets the values as `target`.
+    """Add NAME, `-N`, `-n` and `--namespace` to a command, which receives them as `target`.
 
-    `is_needed` is True if a missing name is an error, and False if the target's name may be empty.
+    With `is_needed`, a missing name is an error; otherwise the target's name may be empty.
     """
     short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
     named = f"Name of the {kind.singular}."
@@ -153,7 +154,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
 
 
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completion of object names in the cluster; after an error it has no names."""
+    """Return a shell completion that lists the names of a kind's objects; empty after an error."""
 
     def complete(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -170,7 +171,7 @@ def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list
 
 
 def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
-    """Return the names of a kind's objects; empty on an error or after COMPLETION_S seconds."""
+    """Return the names of a kind's objects; empty after an error or COMPLETION_S seconds."""
     import asyncio
 
     from optsched.cli.base.connection import call_cluster

@@ -1,1 +1,1 @@
-"""`optsched solve`: solve clusters and benchmark instances that are read from files."""
+"""`optsched solve`: solve clusters and benchmark instances from files."""

@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 If an argument is a file in a benchmark format, `optsched solve` passes all arguments to the command
-of that format. The module also contains the common options of these benchmark commands.
+for that format. This module also defines the options that these benchmark commands share.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Benchmark:
     takes
         Function that returns whether a path is a file in this format.
     module, command
-        The module that contains the command of the format, and the name of the command there.
+        The module that contains the command for the format, and the command's name there.
 
     """
 
@@ -54,7 +54,7 @@ class Benchmark:
     command: str
 
     def load(self) -> click.Command:
-        """Import and return the command of the benchmark format."""
+        """Import and return the command for the benchmark format."""
         found: click.Command = getattr(import_module(self.module), self.command)
         return found
 
@@ -66,7 +66,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that passes files in a benchmark format to the command of the format."""
+    """A command that hands files in a benchmark format over to the command for that format."""
 
     def make_context(
         self,
@@ -75,7 +75,7 @@ class OrBenchmark(click.Command):
         parent: click.Context | None = None,
         **extra: Any,  # noqa: ANN401  click's
     ) -> click.Context:
-        """Return the context of this command or of the command of a benchmark format."""
+        """Return the context of this command, or of the command for a benchmark format."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
             found = [a for a in _files((self, command), args) if benchmark.takes(a)]
@@ -93,13 +93,13 @@ class OrBenchmark(click.Command):
 
 
 def _names(params: Sequence[click.Parameter]) -> set[str]:
-    """Return the long names of options without leading dashes."""
+    """Return the long names of options, such as `--out`."""
     options = (param for param in params if isinstance(param, click.Option))
     return {name for option in options for name in current_names(option) if name.startswith("--")}
 
 
 def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options nor values of the options of any command."""
+    """Return the arguments that are neither options nor option values of any command."""
     valued = {
         name
         for command in commands
@@ -114,7 +114,7 @@ def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
 
 
 def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
-    """Add `--time-limit`, `--seed`, `--out` and `-o`.
+    """Add `--time-limit`, `--seed`, `--out` and `-o` to a command.
 
     `seconds` is the default time limit. `limit` and `out` are the help texts of `--time-limit` and
     `--out`.
@@ -141,7 +141,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
-    """Return the path of an output file; raise an error if the file cannot be written."""
+    """Return the path of an output file; raise click.BadParameter if it cannot be written."""
     if out is not None:
         try:
             check_writable(out)
@@ -151,11 +151,11 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 
 
 def check_standard_output(out: Path | None, form: str) -> None:
-    """Refuse `--out -` with an output format, because both write to the standard output."""
+    """Reject `--out -` with an output format, because both write to the standard output."""
     if is_standard(out) and form != TABLE:
         raise click.UsageError("-o and --out - both write to the standard output")
 
 
 def form_of(path: Path) -> str | None:
-    """Return the output format for a file extension, or None for an unknown extension."""
+    """Return the output format for a file extension, or None if the extension is unknown."""
     return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)

@@ -59,7 +59,7 @@ class Packed:
 
     @property
     def gap(self) -> float:
-        """The relative gap between the number of bins and the lower bound."""
+        """The gap (bins - bound) / bins between the number of bins and its lower bound."""
         return (len(self.result.bins) - self.result.bound) / len(self.result.bins)
 
 
@@ -129,7 +129,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
 def _pack_instance(
     console: Console, worker: WorkerProcess, instance: VbpInstance, work: PackingWork
 ) -> tuple[Packed | None, int]:
-    """Return the packing of an instance, or None, and the exit code of a failure or stop, or 0."""
+    """Return the packing of an instance or None, and the exit code of a failure or stop, or 0."""
     clock, latest, code = SystemClock(), None, 0
     start_s = clock.monotonic()
     try:
@@ -150,7 +150,7 @@ def _pack_instance(
 
 
 def _build_document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a packing with its certificate, and with the data to reproduce the packing."""
+    """Return a packing as a document with its certificate and the data to reproduce it."""
     result = packed.result
     summary = {
         "bins": len(result.bins),

@@ -1,4 +1,4 @@
-"""`optsched solve model_*.txt`: reassign processes to machines at the least cost."""
+"""`optsched solve model_*.txt`: reassign processes to machines at minimum cost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TERMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOptions:
-    """Values of the command line options. The help of the command describes the options."""
+    """Values of the command line options; the help of the command describes them."""
 
     assignment: Path | None
     time_limit: float
@@ -75,12 +75,12 @@ class ReassignmentOptions:
 
     @property
     def effort(self) -> Effort:
-        """The effort limits of the search for an assignment."""
+        """The limits on the search for an assignment."""
         return Effort(time.monotonic, self.time_limit, self.seed, self.steps)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The seed, limits and versions with which the result can be reproduced."""
+        """The seed, limits and versions that are needed to reproduce the result."""
         limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
         versions = {"optsched": __version__, "ortools": version("ortools")}
         return {**versions, "seed": self.seed, "workers": self.workers, **limit}

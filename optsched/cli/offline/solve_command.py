@@ -54,9 +54,9 @@ MOST_LEFT_OUT: Final = 20
 def instance_of(
     console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
 ) -> Instance:
-    """Return the instance at a path, and print the problems of the instance.
+    """Read the instance at a path, and print its problems.
 
-    The exit code is 2 if there is no instance, or with `strict` if an object cannot be used.
+    Exits with 2 if there is no instance, or, if `strict`, if an object cannot be used.
     """
     try:
         with console.status(f"reading {path}") as status:
@@ -185,9 +185,9 @@ def solve(
 
 
 def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles]) -> None:
-    """Refuse outputs that would overwrite an input, and two outputs to one file.
+    """Reject outputs that would overwrite an input, and two outputs to the same file.
 
-    A result may replace the result that is resumed.
+    The resumed result may be overwritten by the new result.
     """
     outs = [p.out for p in places if p.out is not None]
     results = [p.result for p in places if p.result is not None]
@@ -253,7 +253,7 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
         if len(options.models) > 1:
             console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
         show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)
-    # Problems of objects were already reported when the instance was read.
+    # Problems with objects were already reported when the instance was read.
     reported = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in report.flaws:
         if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:

@@ -1,4 +1,4 @@
-"""Console output of `optsched solve`: progress, a plan, a comparison of several models."""
+"""Console output of `optsched solve`: progress, a plan, a comparison of models."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ def _print_omitted(console: Console, number: int, what: str) -> None:
 
 
 BEYOND: Final = 10.0
-"""Relative gap from which a gap is printed as `above ...`."""
+"""Relative gap above which a gap is printed as `above ...`."""
 
 
 @contextmanager
 def showing(
     console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield a progress callback that shows progress on the console.
+    """Yield a callback that shows progress on the console.
 
     Parameters
     ----------
@@ -157,10 +157,10 @@ def showing(
         The console to print to, and the name of the model.
     elapsed
         Function that returns the seconds since the start, or None to show the time of the latest
-        progress.
+        progress report.
     in_lines
-        True to print a line for each progress. With False, a terminal shows a status line, and
-        other outputs get a line per minute.
+        True to print a line for each progress report. If False, a terminal shows a status line, and
+        other outputs get one line per minute.
     """
     if in_lines:
         yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")
@@ -175,14 +175,14 @@ def showing(
 
 
 class _Line:
-    """A status line that shows the latest progress."""
+    """A status line that shows the latest progress report."""
 
     def __init__(self, model: str, elapsed: Callable[[], float] | None) -> None:
         self._model, self._elapsed = model, elapsed
         self._last: Progress | None = None
 
     def update(self, progress: Progress) -> None:
-        """Set the progress that the status line shows."""
+        """Set the progress report that the status line shows."""
         self._last = progress
 
     def text(self) -> Text:
@@ -195,7 +195,7 @@ class _Line:
 
 
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
-    """Return a progress as text: level, incumbent, bound, gap and elapsed seconds."""
+    """Format a progress report: level, incumbent, bound, gap and elapsed seconds."""
     value, bound = progress.incumbent, progress.bound
     solve = {0: " (first search)", 1: ""}.get(progress.turn, f" ({progress.turn})")
     parts = [f"{progress.level}{solve}"]
@@ -213,7 +213,7 @@ _UNKNOWN: Final = "–"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the comparison: a measure, its unit, and whether the measure is a fraction."""
+    """A table row: its title, a field of PlanMeasures, and whether the field is a fraction."""
 
     title: str
     name: str
@@ -240,7 +240,7 @@ _ROWS: Final = (
 
 
 def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) -> None:
-    """Print measures by model, with the differences from the first model."""
+    """Print the measures of each model, with the differences from the first model."""
     table = Table(title="models", title_justify="left", box=None, pad_edge=False)
     table.add_column("figure")
     for number, (name, _) in enumerate(measured):

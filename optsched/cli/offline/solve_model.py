@@ -41,7 +41,7 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """The stop request of a solve, and the signal that requested the stop."""
+    """Whether a solve should stop, and the signal that requested it."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -51,7 +51,7 @@ class Stop:
         return self._number != 0
 
     def request(self, number: int) -> None:
-        """Request a stop. `number` is the number of the received signal."""
+        """Request a stop because of the signal with the given number."""
         self._number = number
 
     @property
@@ -62,10 +62,10 @@ class Stop:
 
 @contextmanager
 def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
-    """Yield the stop request, which SIGINT and SIGTERM set.
+    """Yield a stop request that SIGINT and SIGTERM set.
 
-    The first signal calls `report_progress`. The second signal raises KeyboardInterrupt. Outside
-    the main thread no signals are handled.
+    The first signal calls `report_progress`. The second signal raises KeyboardInterrupt. Signals
+    are handled only in the main thread.
     """
     stop = Stop()
 
@@ -88,14 +88,14 @@ def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Paths of one model's files: its plan, its result, and the result to resume."""
+    """File paths of one model: its plan, its result, and the result to resume."""
 
     out: Path | None
     result: Path | None
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return the paths of one of several models, whose files are in the same folders."""
+        """Return the paths for one of several models, whose files share the same folders."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
@@ -144,7 +144,7 @@ class Gap(click.ParamType[float]):
 def earlier_result(
     console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
-    """Return the result to resume; exit with 2 for a result of another instance or model."""
+    """Read the result to resume; exit with 2 if it is for another instance or model."""
     if path is None:
         return None
     try:
@@ -154,7 +154,7 @@ def earlier_result(
         _refuse(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # If a file is not of the kind SolveResult, errors about its other fields would be
+        # For a file of another kind than SolveResult, errors about other fields would be
         # misleading.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
@@ -201,7 +201,7 @@ def solve_one(
     Parameters
     ----------
     console, in_lines
-        The console for progress, and whether the console shows a line for each progress.
+        The console for progress, and whether to print a line for each progress report.
     snapshot, job
         The cluster to solve, and the policy with its limits and files.
     is_stopped
