@@ -1,8 +1,8 @@
 """Generate the tables of docs/configuration.md and the index of models/formulation.
 
 `python -m optsched.cli.plugin_reference` rewrites both files. The tables of plugins, levels,
-actions and arguments come from the declarations in code. The index comes from the last line of each
-page, which begins with `**Index.**`.
+actions and arguments come from their declarations in code. Each row of the index comes from the
+last line of a page, which begins with `**Index.**`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Declared(Protocol):
-    """A declaration in code that has a name and a meaning."""
+    """A declaration with a name and a meaning, such as a plugin or an action."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ _DEFAULTS: Final = {"True": "true", "False": "false", "": "none"}
 
 
 def format_configuration(text: str) -> str:
-    """Return the text of docs/configuration.md, with its tables generated from declarations."""
+    """Replace the tables in docs/configuration.md by tables generated from declarations."""
     arguments = [(plugin.name, plugin.arguments) for plugin in PLUGINS.values()]
     arguments += [(action.name, action.arguments) for action in ACTIONS.values()]
     tables = {
@@ -54,7 +54,7 @@ def format_configuration(text: str) -> str:
 
 
 def format_index(text: str, pages: Iterable[Path]) -> str:
-    """Return the text of models/formulation/README.md, with an index row for each page."""
+    """Replace the index in models/formulation/README.md, which has one row per page."""
     rows = []
     for page in sorted(pages):
         last = page.read_text("utf-8").rstrip().splitlines()[-1]
@@ -65,7 +65,7 @@ def format_index(text: str, pages: Iterable[Path]) -> str:
 
 
 def replace_table(text: str, header: str, rows: Sequence[str]) -> str:
-    """Return a page in which `rows` replace the rows below the table header `header`."""
+    """Replace the table rows below the table header `header` by `rows`."""
     lines = text.split("\n")
     first = lines.index(header) + 2
     end = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
@@ -77,7 +77,7 @@ def _meanings(declared: Iterable[_Declared]) -> list[str]:
 
 
 def _argument_rows(owner: str, arguments: Iterable[Argument], prefix: str = "") -> Iterator[str]:
-    """Yield a table row for each argument. Arguments within a mapping have dotted names."""
+    """Yield one table row per argument; arguments within a mapping have dotted names."""
     for argument in arguments:
         name = f"{prefix}{argument.name}"
         default = _DEFAULTS.get(str(argument.default), str(argument.default))

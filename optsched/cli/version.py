@@ -63,10 +63,10 @@ def completion(context: click.Context, shell: str) -> None:
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def kubectl_complete(words: tuple[str, ...]) -> None:
-    """Complete `kubectl vc`; kubectl passes the words of the command line so far.
+    """Complete `kubectl vc`; kubectl passes the words that the user has typed so far.
 
-    The command prints a line for each completion, then `:4`, which instructs cobra not to complete
-    file names.
+    The command prints one completion per line, then `:4`, which tells cobra not to complete file
+    names.
     """
     from click.shell_completion import ShellComplete
 

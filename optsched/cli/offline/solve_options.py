@@ -1,4 +1,4 @@
-"""Options of `optsched solve`, and the policies, files and solves that the options define."""
+"""Options of `optsched solve`, and the policies, files and solves that they define."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values of the command line options. The help of `solve` describes the options."""
+    """Values of the command line options; the help of `solve` describes them."""
 
     models: tuple[str, ...]
     solver: str | None
@@ -47,12 +47,12 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether standard output gets a file; tables then go to standard error."""
+        """Whether the standard output receives a file; tables then go to the standard error."""
         return any(map(is_standard, (self.files.out, self.files.result, self.report)))
 
 
 def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
-    """Return policies by value of `--model`; exit with 2 if two values or names are equal."""
+    """Return the policies, keyed by `--model` value; exit with 2 for duplicate values or names."""
     found: dict[str, Policy] = {}
     for model in options.models:
         if model in found:
@@ -100,7 +100,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def identity_of(console: Console, instance: Path) -> InstanceIdentity:
-    """Return paths and hashes of the instance's files; exit with 2 if a file is unreadable."""
+    """Return the paths and hashes of an instance's files; exit with 2 if one is unreadable."""
     try:
         return instance_identity(instance)
     except OSError as e:
@@ -115,9 +115,9 @@ def job_of(
     identity: InstanceIdentity,
     places: ModelFiles,
 ) -> Job:
-    """Return the solve for one of the models on the command line.
+    """Return the solve for one model of the command line.
 
-    The exit code is 2 if the result to resume is missing, or belongs to another instance or model.
+    Exits with 2 if the result to resume is missing, or is for another instance or model.
     """
     given, policy = model
     limits = limits_of(
@@ -127,7 +127,7 @@ def job_of(
         seed=options.seed,
         gap=options.gap,
     )
-    # The arguments that reproduce the model's result, without options for output.
+    # The arguments that reproduce the model's result; output options are omitted.
     command = ["optsched", "solve", identity.path, "--model", given]
     named = {
         "--solver": options.solver,

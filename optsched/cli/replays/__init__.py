@@ -1,1 +1,1 @@
-"""Commands on traces and recorded snapshots: simulate, compare and gpu-hours."""
+"""Commands that replay traces or read recorded snapshots: simulate, compare and gpu-hours."""

@@ -94,7 +94,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         values = (comparison.mean_of_model(model, figure) for figure in columns)
         means.add_row(model, *map(value_text, columns, values))
     console.print(means)
-    # The mean times cover only the jobs that finished under every model.
+    # Mean times cover only the jobs that finished under every model.
     what = "times" if len(comparison.models) == 2 else "mean times"
     for model in comparison.models:
         names = [
@@ -126,7 +126,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_replays(comparison: Comparison) -> str:
-    """Return the line above the means, which states the number of replays of each mean."""
+    """Return the line above the means, which states how many replays each mean covers."""
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
@@ -166,7 +166,7 @@ FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """The number of local worker processes, or the address and the TLS files of a Dask cluster."""
+    """The number of local worker processes, or the address and TLS files of a Dask cluster."""
 
     workers: int | None
     dask: str | None
@@ -175,7 +175,7 @@ class ExecutorOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """Values of the command line options. The help of `compare` describes the options."""
+    """Values of the command line options; the help of `compare` describes them."""
 
     traces: tuple[str, ...]
     models: tuple[str, ...]
@@ -198,14 +198,14 @@ _MOST_SEEDS: Final = 10_000
 
 
 class _Seeds(click.ParamType[tuple[int, ...]]):
-    """The type of seeds: comma-separated numbers and ranges of numbers."""
+    """The option type for seeds: comma-separated numbers and ranges of numbers."""
 
     name = "seeds"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the seeds in a text such as 0-4,7, in order and without duplicates."""
+        """Parse seeds such as 0-4,7; return them in the given order without duplicates."""
         found: dict[int, None] = {}
         for part in str(value).split(","):
             first, dash, last = part.strip().partition("-")
@@ -313,7 +313,7 @@ def compare(
 
 
 def _check_flags(flags: CompareOptions) -> None:
-    """Refuse duplicate traces and models, and outputs that would overwrite an input."""
+    """Reject duplicate traces or models, and outputs that would overwrite an input."""
     for option, given in (("--model", flags.models), ("TRACES", flags.traces)):
         twice = [name for name, number in Counter(given).items() if number > 1]
         if twice:
@@ -362,7 +362,7 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 @contextmanager
 def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
-    """Yield the executor of replays: this process, worker processes or a Dask cluster."""
+    """Yield the executor that runs the replays: this process, worker processes or Dask."""
     clock = SystemClock()
     if options.dask is not None:
         with remote_cluster(options.dask, options.tls, clock) as cluster:
@@ -382,7 +382,7 @@ def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison. `unkept` holds the errors of unwritten result files, by cell."""
+    """The replays of a comparison; `unkept` maps a cell to why its result was not written."""
 
     cells: list[Cell]
     keep: ResultFolder
@@ -390,7 +390,7 @@ class _Run:
     unkept: dict[str, str] = field(default_factory=dict)
 
     def play(self, place: Place) -> tuple[Comparison, bool]:
-        """Return the comparison, and whether a stop request ended the replays early."""
+        """Return the comparison, and whether Ctrl-C ended the replays early."""
         results: dict[str, Mapping[str, Any]] = {}
         failures: dict[str, str] = {}
         for cell in self.cells:
@@ -424,7 +424,7 @@ class _Run:
 
 
 def _write_results(comparison: Comparison, out: Path | None) -> list[str]:
-    """Write the result files; return an error message for each file that was not written."""
+    """Write the result files; return one error message per file that was not written."""
     if out is None:
         return []
     unwritten: list[str] = []

@@ -1,4 +1,4 @@
-"""`optsched gpu-hours`: GPU hours of queues and users, from a replay or recorded snapshots."""
+"""`optsched gpu-hours`: GPU hours by queue and user, from a replay or recorded snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that all commands with trace replays share."""
+"""Options shared by all commands that replay traces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
 
 class Span(click.ParamType[int]):
-    """The type of a duration in milliseconds. `more_than_zero` excludes the value 0."""
+    """The option type for a duration, in milliseconds; `more_than_zero` excludes 0."""
 
     name = "duration"
 
@@ -48,7 +48,7 @@ class Span(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Return the milliseconds of a duration such as 90s, 2h or 3d."""
+        """Parse a duration such as 90s, 2h or 3d to milliseconds."""
         text = str(value)
         days = _DAYS.fullmatch(text)
         try:
@@ -65,11 +65,11 @@ _COMPANIONS: Final = (
     *(JOBS, TASKS, MACHINES, NODE_LIST, GPU_NUMBERS, THROUGHPUTS),
     *(MACHINE_LIST, f"{MACHINE_LIST}.csv"),
 )
-"""Names of the files that are read in addition to the file of a published trace."""
+"""Names of files that are read together with the file of a published trace."""
 
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
-    """Return the files from which traces are read; no output may overwrite such a file."""
+    """Return the files from which traces are read, which outputs must not overwrite."""
     found: list[Path] = []
     for trace in traces:
         path = Path(trace)
@@ -83,7 +83,7 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
             continue
         try:
             found += sorted(path.glob(PICTURES)) or files_of(path)
-        except (InstanceError, OSError):  # The trace is read later, which reports the error.
+        except (InstanceError, OSError):  # The error is reported when the trace is read.
             found.append(path)
     return found
 
@@ -122,7 +122,7 @@ _OPTIONS: Final = (
 
 
 def show_problems(console: Console, problems: Sequence[str], *, strict: bool) -> None:
-    """Print the problems of traces; with `strict`, end with 2 if there is a problem."""
+    """Print the problems of traces; exit with 2 if there are any and `strict` is set."""
     if strict and problems:
         mistakes = count_noun(len(problems), "mistake")
         message = f"nothing is replayed: --strict refuses {mistakes}. Without it:"
@@ -142,5 +142,5 @@ def describe_unmeasured(trace: Trace, warm_up_ms: int, until_ms: int | None) -> 
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of trace replays, except models, seeds and outputs."""
+    """Add the options for trace replays to a command, except models, seeds and outputs."""
     return reduce(lambda found, option: option(found), reversed(_OPTIONS), command)

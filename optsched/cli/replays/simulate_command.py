@@ -140,7 +140,7 @@ _EVERY: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """Values of the command line options. `simulate --help` describes the options."""
+    """Values of the command line options; `simulate --help` describes them."""
 
     model: str
     solver: str | None
@@ -270,7 +270,7 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """The replay of a trace with its event file, checkpoints and metrics."""
+    """The replay of a trace, with its event file, checkpoints and metrics."""
 
     given: LoadedTrace
     policy: Policy
@@ -297,17 +297,17 @@ class _Run:
 
     @property
     def options(self) -> Options:
-        """The options of the simulation."""
+        """The options for the simulation."""
         flags = self.flags
         return Options(period_ms=flags.period, until_ms=flags.until, seed=flags.seed)
 
     @property
     def faults(self) -> dict[str, int]:
-        """Number of occurrences of each plugin error."""
+        """Plugin errors, each with the number of its occurrences."""
         return {} if self.simulation is None else self.simulation.faults
 
     def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
-        """Replay the trace to its end; return whether a stop request ended the replay early."""
+        """Replay the trace; return whether a stop request ended the replay early."""
         clock, flags = SystemClock(), self.flags
         self.began_s = clock.monotonic()
         self.simulation = Simulation(
@@ -319,7 +319,7 @@ class _Run:
             return self.stop
         if flags.resume:
             self._resume(flags.out)
-        # This write marks the folder as incomplete, even if the process is killed later.
+        # This write marks the folder as incomplete, in case the process is killed later.
         self.write_result(complete=False)
         mode = "a" if flags.resume else "w"
         with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stop_on_signal(self):
@@ -355,7 +355,7 @@ class _Run:
 
     @property
     def _belongs_to(self) -> dict[str, Any]:
-        """The identity of the replay. A checkpoint with another identity is refused."""
+        """The identity of the replay; checkpoints with another identity are rejected."""
         flags = self.flags
         return {
             "optsched": __version__,
@@ -414,10 +414,10 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Remove a partial event after the disk was full; return a phrase about the kept events.
+        """Remove a partial event after the disk was full; say how many events are kept.
 
-        `result.json` is already marked incomplete. If the disk permits, `result.json` is rewritten
-        with the number of kept events.
+        `result.json` is already marked incomplete. If possible, it is rewritten with the number of
+        kept events.
         """
         if self.flags.out is None:
             return "no events are kept"
@@ -430,7 +430,7 @@ class _Run:
         return f"the first {self.num_events} events are kept, marked as incomplete"
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
-        """Return the result of the replay, and write the result to the folder, if given."""
+        """Return the result of the replay, and write it to the output folder if one is given."""
         simulation = self.simulation
         now_ms = 0 if simulation is None else simulation.now_ms
         played = SimulationResult(
@@ -453,7 +453,7 @@ class _Run:
 
 @contextmanager
 def _stop_on_signal(run: _Run) -> Iterator[None]:
-    """Let SIGINT and SIGTERM set `run.stop`, which ends the replay after the current step."""
+    """Set `run.stop` on SIGINT and SIGTERM; the replay then ends after the current step."""
 
     def stop(*_: object) -> None:
         run.stop = True

@@ -1,1 +1,1 @@
-"""Commands that run the services of a cluster: scheduler, controllers and admission webhook."""
+"""Commands that run the services in a cluster: scheduler, controllers, admission webhook."""

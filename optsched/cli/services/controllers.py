@@ -1,7 +1,7 @@
-"""`optsched controllers`: the controllers of queues, jobs, JobFlows and PodGroups.
+"""`optsched controllers`: the controllers for queues, jobs, JobFlows and PodGroups.
 
-The command accepts the flags of Volcano's `vc-controller-manager` in the form of Volcano's
-manifests. Flags without a meaning in optsched are ignored, and one warning lists all such flags.
+The command accepts the flags of Volcano's `vc-controller-manager` as Volcano's manifests write
+them. Flags that have no effect in optsched are ignored, and one warning lists them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from optsched.cli.services.service_options import (
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
-"""The ConfigMap in which Volcano's chart stores the arguments of its controllers."""
+"""The ConfigMap in which Volcano's chart stores the arguments for its controllers."""
 
 LOCK_NAME: Final = "vc-controller-manager"
 

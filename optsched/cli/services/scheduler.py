@@ -1,8 +1,8 @@
-"""`optsched scheduler`: the scheduler of a live cluster.
+"""`optsched scheduler`: the scheduler for a live cluster.
 
-The command accepts the flags of Volcano's scheduler in the form of Volcano's manifests, such as
-`--leader-elect=false`. Flags without a meaning in optsched are ignored, and one warning lists all
-such flags.
+The command accepts the flags of Volcano's scheduler as Volcano's manifests write them, such as
+`--leader-elect=false`. Flags that have no effect in optsched are ignored, and one warning lists
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from optsched.policy.reload import PolicyWatch
 DEFAULT_MODEL: Final = "volcano-default"
 
 SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
-"""Names of Boolean flags, for which Go writes `--flag=false`."""
+"""Names of Boolean flags, which Go accepts as `--flag=false`."""
 
 IGNORED_SWITCHES: Final = KLOG_SWITCHES | {
     "cache-dumper",
@@ -68,7 +68,7 @@ IGNORED: Final = KLOG_FLAGS | {
     "tls-cert-file",
     "tls-private-key-file",
 }
-"""Names of Volcano's flags that have a value and no meaning in optsched."""
+"""Names of Volcano's flags that take a value and have no effect in optsched."""
 
 GRAMMAR: Final = Grammar(SWITCHES, IGNORED_SWITCHES, IGNORED)
 
@@ -90,7 +90,7 @@ def _parse_label(text: str) -> tuple[str, str]:
 
 
 def state_folder() -> Path:
-    """Return the default folder for dumps of the user (XDG Base Directory Specification)."""
+    """Return the default folder for snapshot dumps (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(home).expanduser() / "optsched" / "dumps"
 
@@ -240,7 +240,7 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
                 _parse_label(p) for s in given["selectors"] for p in s.split(",") if p
             ),
             reports_gangs=given["scheduled_events"] == "gangs",
-            # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
+            # Seconds are rounded up, because a grace period of 0 would kill pods without SIGTERM.
             max_grace_s=-(-given["max_grace_ms"] // 1000),
         )
         asyncio.run(run(settings))

@@ -1,4 +1,4 @@
-"""The options of all services, with flags in Go's style, log output and exit codes."""
+"""Options shared by all services: flags in Go's style, log output and exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def service_errors() -> Iterator[None]:
-    """Exit with 2 for an invalid policy or certificate, with 1 for a bad cluster or address."""
+    """Exit with 2 for an invalid policy or certificate, 1 for an unusable cluster or address."""
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.client import ConfigError
     from optsched.kube.serving.certificate_sources import CertificateError
@@ -47,7 +47,7 @@ def service_errors() -> Iterator[None]:
 
 
 DEBUG_VERBOSITY: Final = 4
-"""The minimum verbosity at which klog prints debug messages by convention."""
+"""The lowest verbosity at which klog by convention prints debug messages."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -58,7 +58,7 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def logging_options(run: Callable[..., None]) -> Callable[..., None]:
-    """Add `-v` and `--log-format`, which set up the log; warn of ignored flags."""
+    """Add `-v` and `--log-format`, which set up the log; log a warning about ignored flags."""
     options = (
         click.option(
             "-v",
@@ -88,9 +88,9 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
 
 
 class PlainFormatter(logging.Formatter):
-    """A formatter that writes each log message as one line with control characters escaped.
+    """A formatter that escapes control characters, so each log message is one line.
 
-    A traceback keeps its line breaks.
+    Tracebacks keep their line breaks.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -104,7 +104,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
-    """Log to the standard error, with timestamps in UTC."""
+    """Log to the standard error with timestamps in UTC."""
     log = logging.getLogger("optsched")
     handler = logging.StreamHandler(sys.stderr)
     lines = PlainFormatter("%(asctime)s %(levelname)s %(message)s", _TIME)
@@ -113,19 +113,19 @@ def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
     handler.setFormatter(formatter)
     log.addHandler(handler)
     if logging.lastResort is not None:
-        # Other libraries use the root logger, such as asyncio for uncaught exceptions.
+        # Libraries log to the root logger; asyncio, for example, logs uncaught exceptions there.
         logging.lastResort.setFormatter(formatter)
     log.setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
 
 
 class _JsonLines(logging.Formatter):
-    """A formatter with a JSON object for each log record: time, level, logger, message, error.
+    """A formatter that writes each log record as JSON: time, level, logger, message, error.
 
-    `error` is a traceback. Only log records with an exception have an `error`.
+    `error` is the traceback, and only records with an exception have it.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON text of a log record."""
+        """Format a log record as JSON."""
         line = {
             "time": self.formatTime(record, _TIME),
             "level": record.levelname,
@@ -139,11 +139,11 @@ class _JsonLines(logging.Formatter):
 
 HEALTHZ: Final = ":11251"
 METRICS: Final = ":8444"
-"""Default address of the metrics over TLS."""
+"""Default address for metrics over TLS."""
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""A shell redirection in the arguments of Volcano's manifests, which no shell interprets."""
+"""A shell redirection among the arguments in Volcano's manifests; no shell interprets it."""
 
 KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
 KLOG_FLAGS: Final = frozenset(
@@ -156,7 +156,7 @@ KLOG_FLAGS: Final = frozenset(
         "vmodule",
     }
 )
-"""Names of the flags of klog and the Go client, which Volcano's components accept."""
+"""Names of flags that klog and the Go client define, which Volcano's components accept."""
 
 _FILE: Final = WatchedFile()
 
@@ -165,14 +165,14 @@ log = logging.getLogger("optsched")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The Go-style flags of a service command.
+    """The Go-style flags that a service command accepts.
 
     Attributes
     ----------
     switches
-        Names of Boolean flags, for which Go writes `--flag=false`.
+        Names of Boolean flags, which Go accepts as `--flag=false`.
     ignored_switches, ignored
-        Names of flags without a meaning in optsched: Boolean flags, and flags with a value.
+        Names of Boolean flags, and of flags with a value, that have no effect in optsched.
 
     """
 
@@ -182,7 +182,7 @@ class Grammar:
 
 
 def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], list[str]]:
-    """Return the arguments in click's form, and the names of the flags that are ignored.
+    """Translate arguments to click's notation; return them and the names of ignored flags.
 
     `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`, and `-v=3` becomes `-v 3`.
     """
@@ -214,7 +214,7 @@ def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], li
 
 
 class GoCommand(PlainCommand):
-    """A click command that accepts flags in the notation of Go."""
+    """A click command that accepts flags in Go's notation."""
 
     grammar: ClassVar[Grammar]
 
@@ -225,7 +225,7 @@ class GoCommand(PlainCommand):
 
 
 def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a function a command with Go-style flags and `--kubeconfig`."""
+    """Return a decorator that makes a service command with Go-style flags and `--kubeconfig`."""
     kind: type[GoCommand] = type("GoCommand", (GoCommand,), {"grammar": grammar})
     command = click.command(cls=kind, context_settings={"show_default": True})
     version = click.version_option(__version__, prog_name="optsched")
@@ -246,7 +246,7 @@ ssh_option: Final = click.option(
 
 
 class Duration(click.ParamType[int]):
-    """The type of a duration in Go's notation, such as 500ms, with a value in milliseconds."""
+    """The option type for a positive duration in Go's notation, such as 500ms; in milliseconds."""
 
     name = "duration"
 
@@ -266,7 +266,7 @@ class Duration(click.ParamType[int]):
 
 
 def listen_options(default: str) -> Callable[[F], F]:
-    """Add the flags for health and metrics, from which `addresses` and `secure_metrics` read."""
+    """Add the flags for health and metrics, which `addresses` and `secure_metrics` interpret."""
     options = (
         click.option("--listen-address", default=default, help="Address of metrics and health."),
         click.option("--healthz-address", default="", help=f"Second address, such as {HEALTHZ}."),
@@ -290,10 +290,10 @@ def listen_options(default: str) -> Callable[[F], F]:
 
 
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
-    """Add the flags of leader election, from which `election` reads.
+    """Add the flags for leader election, which `election` interprets.
 
-    `what` is the help text of `--leader-elect`. `lock_name` is the default value of `--lock-name`
-    in the help.
+    `what` is the help text of `--leader-elect`. `lock_name` is the default of `--lock-name` that
+    the help shows.
     """
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
@@ -328,7 +328,7 @@ def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
-    """Return the settings of leader election, or None if leader election is disabled.
+    """Return the leader election settings, or None if leader election is disabled.
 
     `lock_name` is the default name of the Lease.
     """
@@ -350,7 +350,7 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
-    """Yield the addresses at which health and metrics are served."""
+    """Yield the addresses on which health and metrics are served."""
     healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
     yield from (_parse_address(text) for text in (given["listen_address"], healthz) if text)
 
@@ -365,7 +365,7 @@ def _parse_address(text: str) -> Address:
 
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
-    """Return the settings of metrics over TLS, or None if no certificate is given."""
+    """Return the settings for metrics over TLS, or None if no certificate is given."""
     from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
 

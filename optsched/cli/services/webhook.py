@@ -1,7 +1,7 @@
 """`optsched webhook`: the admission webhook, which validates and defaults objects.
 
-The command accepts the flags of Volcano's `vc-webhook-manager` in the form of Volcano's manifests.
-Flags without a meaning in optsched are ignored, and one warning lists all such flags.
+The command accepts the flags of Volcano's `vc-webhook-manager` as Volcano's manifests write them.
+Flags that have no effect in optsched are ignored, and one warning lists them.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from optsched.kube.serving.certificate_sources import CertificateFiles
 
 GATING: Final = "SchedulingGatesQueueAdmission"
-"""The only feature gate of Volcano that has a meaning in optsched."""
+"""The only Volcano feature gate that has an effect in optsched."""
 
 UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
-"""Webhook paths that do not enforce the access of tenants to queues."""
+"""Webhook paths that do not check whether a tenant may use a queue."""
 
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
-"""Names of the service accounts that create jobs and PodGroups on behalf of users."""
+"""Names of service accounts that create jobs and PodGroups on behalf of users."""
 
 GRAMMAR: Final = Grammar(
     switches=frozenset(
@@ -237,7 +237,7 @@ def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
 
 
 def _read_gates(features: str) -> bool:
-    """Return whether pods get scheduling gates.
+    """Return whether the webhook adds scheduling gates to pods.
 
     `features` has the form `Name=true,Other=false`.
     """
@@ -296,7 +296,7 @@ def _read_rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
 
 
 def _check_config(path: Path | None) -> Path | None:
-    """Return the file of resource groups; raise click.BadParameter if the file is invalid."""
+    """Return the file of resource groups; raise click.BadParameter if it is invalid."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:

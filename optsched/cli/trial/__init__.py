@@ -1,1 +1,1 @@
-"""Commands for trying the scheduler on one machine: a local control plane and a demo."""
+"""Commands to try the scheduler on one machine: a local control plane and a demo."""

@@ -82,7 +82,7 @@ def demo(*, emulated: bool) -> None:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round deadlocked exactly if it had several jobs without gangs."""
+    """Return whether a round ended as expected: only several jobs without gangs deadlock."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 

@@ -127,7 +127,7 @@ def _report_errors() -> Iterator[None]:
 
 @contextmanager
 def _show_progress() -> Iterator[Callable[[str], None]]:
-    """Yield a progress callback: a status line on a terminal, one line per message otherwise."""
+    """Yield a progress callback; it updates a status line, or prints lines without a terminal."""
     console = PlainConsole(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda message: console.print(Text(message))

@@ -1,1 +1,1 @@
-"""Readers and writers of Kubernetes and Volcano objects, one module or package per kind."""
+"""Readers and writers of Kubernetes and Volcano objects, with one module or package per kind."""

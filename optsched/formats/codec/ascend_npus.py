@@ -1,7 +1,7 @@
-"""Ascend NPUs in annotations and resources, as HAMi's device plugin writes and reads them.
+"""Ascend NPUs in annotations and resources, in the format of HAMi's device plugin.
 
 Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
-Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chips are the chips in the
+Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chip types are those in the
 plugin's ConfigMap (`ascend-device-configmap.yaml`).
 """
 
@@ -24,7 +24,7 @@ HAMI: Final = "hami.io/"
 HUAWEI: Final = "huawei.com/"
 REGISTER: Final = "hami.io/node-register-"
 CHIPS: Final = "optsched.io/npu-chips"
-"""Annotation of a dumped node with the partitioning templates of its NPUs."""
+"""Annotation of a node in a snapshot dump that holds the partitioning templates of its NPUs."""
 
 KNOWN_CHIPS: Final = (
     Chip(
@@ -65,7 +65,7 @@ KNOWN_CHIPS: Final = (
         (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
     ),
 )
-"""Built-in chips, which apply unless a ConfigMap defines chips."""
+"""Built-in chip types; the chip types of a ConfigMap take precedence."""
 
 _HANDSHAKE: Final = "hami.io/node-handshake-"
 _SOFT: Final = "hami-vnpu-core"
@@ -74,7 +74,7 @@ _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
 _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
-"""Pattern of whole chips, and of slices that Huawei's own device plugin offers as resources."""
+"""Pattern of whole chips, and of slices that Huawei's own device plugin advertises."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
@@ -116,7 +116,7 @@ _VNPUS: Final = record("", configs=listing("", _VNPU))
 
 
 def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chip, ...]:
-    """Return the chip types that the field `vnpus` of a ConfigMap defines."""
+    """Return the chip types in the field `vnpus` of a ConfigMap."""
     whole = {"configs": vnpus} if isinstance(vnpus, list) else vnpus
     fields = Fields(whole, _VNPUS, path, errors)
     found: list[Chip] = []
@@ -143,12 +143,12 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """Return the first chip type with the name `npu`, or None if no chip type has this name."""
+    """Return the first chip type named `npu` in `chips` or `KNOWN_CHIPS`, or None."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
 def is_npu(name: str) -> bool:
-    """Return whether a resource name belongs to a chip that pods share by templates."""
+    """Return whether a resource name is a chip type that pods can share by templates."""
     return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
 
 
@@ -161,11 +161,11 @@ def node_npus(
     chips: Sequence[Chip],
     errors: list[FieldError],
 ) -> Iterator[SharedGpu]:
-    """Yield each chip type of a node with its NPUs, in the order of the device plugin's report.
+    """Yield the NPUs of a node, ordered by chip type and then as the device plugin reports them.
 
-    A chip type has no NPUs if the node does not offer its resource, or if its device plugin has
-    been removed. The device plugin omits fields with the value false. If any NPU of a node has the
-    field `health`, an NPU without this field is unhealthy.
+    A chip type has no NPUs if the node does not advertise its resource, or if its device plugin has
+    been removed. The device plugin omits fields whose value is false: if any NPU on the node has
+    the field `health`, an NPU without it is unhealthy.
     """
     dumped = _read_chip_annotation(annotations)
     known = chips if dumped is None else dumped
@@ -179,7 +179,7 @@ def node_npus(
 def _read_report(
     npu: str, annotations: Mapping[str, str], chip: Chip | None, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
-    """Return the NPUs in a device plugin's report; none if the report has any error."""
+    """Return the NPUs that a device plugin reports; none if the report has an error."""
     path, source = f"metadata.annotations[{REGISTER}{npu}]", annotations[REGISTER + npu]
     if annotations.get(_SOFT) == "true":
         errors.append(FieldError(f"metadata.annotations[{_SOFT}]", "true", _SOFT_NODE))
@@ -217,7 +217,7 @@ def _read_report(
 
 
 def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the annotations of a node that report the given NPUs."""
+    """Return the node annotations that report the given NPUs."""
     reports: dict[str, list[dict[str, Any]]] = {}
     chips: dict[str, Chip] = {}
     for device in shared_gpus:
@@ -241,7 +241,7 @@ def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """Return the chip types in a dumped node's annotation; None if it is missing or invalid."""
+    """Read the chip types in a dumped node's annotation; None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None
@@ -258,7 +258,7 @@ def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | 
 
 
 def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
-    """Yield a container's NPU requests by chip type; without memory they are for whole NPUs."""
+    """Yield the NPU requests of a container; a request without memory is for whole NPUs."""
     names = {key.removeprefix(HUAWEI) for key in amounts if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
@@ -270,7 +270,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource states an amount per NPU, such as memory, that no node offers."""
+    """Return whether a resource is an amount per NPU, such as memory; nodes do not advertise it."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False
@@ -278,7 +278,7 @@ def is_npu_amount(resource: str) -> bool:
 
 
 class _NpuMarks:
-    """The keys of the pod annotations that describe NPUs."""
+    """The set of pod annotation keys that describe NPUs."""
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and (
@@ -290,7 +290,7 @@ NPU_MARKS: Final = _NpuMarks()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
-    """Yield the NPU shares that a bound pod's annotations record."""
+    """Yield the NPU shares in the annotations of a bound pod."""
     names = {
         npu
         for key in annotations
@@ -313,7 +313,7 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
 
 
 def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """Return the annotations of a pod that holds the given NPU shares."""
+    """Return the annotations of a pod to which the given NPU shares are allocated."""
     annotations: dict[str, str] = {}
     for npu in sorted({u.npu for u in uses}):
         held = [u for u in uses if u.npu == npu]
@@ -327,7 +327,7 @@ def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """Return the annotations from which the device plugin reads a bound pod's NPUs."""
+    """Return the annotations from which the device plugin reads the NPUs of a bound pod."""
     annotations = npu_share_annotations(uses)
     if not annotations:
         return annotations
@@ -348,12 +348,12 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
 
 
 def is_decimal_digits(source: str) -> bool:
-    """Return whether a text consists of 1 to 15 decimal digits."""
+    """Return whether a string consists of 1 to 15 decimal digits."""
     return is_decimal(source, 15)
 
 
 def amount_or_zero(amounts: Mapping[str, Any], resource: str) -> int:
-    """Return an amount such as 8k in base units; 0 if the amount is not a quantity."""
+    """Parse an amount such as 8k to base units; return 0 if it is not a valid quantity."""
     try:
         return parse_amount(resource, amounts.get(resource, 0))
     except QuantityError:

@@ -1,7 +1,7 @@
-"""Schemas of the fields of Kubernetes' core kinds that matter for scheduling.
+"""Schemas of the fields of core Kubernetes kinds that matter for scheduling.
 
-Names, defaults and enums are the same as in k8s.io/api (core/v1, storage/v1, meta/v1). Fields that
-no scheduler reads are not declared.
+Names, defaults and enums are those of k8s.io/api (core/v1, storage/v1, meta/v1). Fields that no
+scheduler reads are not declared.
 """
 
 from __future__ import annotations

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""Pairs of a substring of a GPU model and its MIG geometries; the first matching pair applies."""
+"""Pairs of a GPU model substring and MIG geometries; the first matching pair applies."""
 
 
 class DeviceTable(NamedTuple):
-    """The MIG geometries of GPUs, and the NPU templates in addition to `KNOWN_CHIPS`."""
+    """The MIG geometries of GPUs, and NPU chip types that take precedence over `KNOWN_CHIPS`."""
 
     geometries: GeometryTable = ()
     chips: tuple[Chip, ...] = ()
@@ -56,9 +56,9 @@ class DeviceTable(NamedTuple):
 NO_TABLE: Final = DeviceTable()
 
 CONFIG_FILE: Final = "device-config.yaml"
-"""The key of the device tables in the ConfigMap's data."""
+"""The key under which a ConfigMap holds the device tables."""
 GEOMETRIES: Final = "optsched.io/mig-geometries"
-"""Annotation with the MIG geometries of a node's GPUs, in snapshot dumps."""
+"""Annotation of a node in a snapshot dump that holds the MIG geometries of its GPUs."""
 
 _INSTANCE: Final = record(
     "",
@@ -74,7 +74,7 @@ _CONFIG_MAP: Final = record("", data=record("", **{CONFIG_FILE: text("")}))
 
 
 def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
-    """Return the device tables in a ConfigMap, and all invalid fields."""
+    """Parse the device tables in a ConfigMap; return them and all field errors."""
     errors: list[FieldError] = []
     source = Fields(obj, _CONFIG_MAP, "", errors).record("data").text(CONFIG_FILE)
     path = f"data[{CONFIG_FILE}]"
@@ -102,7 +102,7 @@ def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]
 
 
 def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
-    """Return the MIG geometries of a GPU model; empty if the table does not list the model."""
+    """Return the MIG geometries of a GPU model, or an empty tuple if the table lacks the model."""
     return next((cuts for name, cuts in table if name in model), ())
 
 
@@ -110,7 +110,7 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the annotation with the MIG geometries of a node's GPUs, for a snapshot dump."""
+    """Return the snapshot dump annotation with the MIG geometries of a node's GPUs."""
     known = {gpu.model: gpu.geometries for gpu in shared_gpus if gpu.geometries}
     if not known:
         return {}
@@ -120,7 +120,7 @@ def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
-    """Return the geometries in a dumped node's annotation, or None if it is missing or invalid."""
+    """Read the MIG geometries in a dumped node's annotation; None if missing or invalid."""
     source = annotations.get(GEOMETRIES)
     if source is None:
         return None
@@ -142,13 +142,13 @@ VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
-"""Annotation with the GPU and NPU requests of a pod's containers, in snapshot dumps."""
+"""Annotation of a pod in a snapshot dump that holds its containers' GPU and NPU requests."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Annotation with the reason why a node's devices could not be read, in snapshot dumps."""
+"""Annotation of a node in a snapshot dump that states why its devices could not be read."""
 
 MAX_CARDS: Final = 1024
-"""Maximum number of shared GPUs of a node; a limit is necessary to bound memory."""
+"""Maximum number of shared GPUs per node, which bounds memory use."""
 _TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
 
 HAMI_CORE: Final = "hami-core"
@@ -175,7 +175,7 @@ def read_shared_gpus(
     table: DeviceTable,
     errors: list[FieldError],
 ) -> tuple[SharedGpu, ...]:
-    """Return the shared GPUs and NPUs of a node.
+    """Read the shared GPUs and NPUs of a node.
 
     Numbered GPUs come from the node's resources. vGPUs and NPUs come from its register annotations.
 
@@ -204,7 +204,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Return a GPU or NPU with its partitions from `table`; the same object if unchanged."""
+    """Return a device with the partitions in `table`, or the same object if they are unchanged."""
     if device.npu:
         chip = chip_of(device.npu, table.chips)
         return device if chip == device.chip else replace(device, chip=chip)
@@ -217,7 +217,7 @@ def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
 def _read_register(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
-    """Yield the vGPUs in a node's register annotation, without invalid entries."""
+    """Yield the vGPUs in a node's register annotation; invalid entries are skipped."""
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
     if text.count(":") > MAX_CARDS:
         path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
@@ -237,7 +237,7 @@ def _read_register(
 
 
 def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
-    """Return the annotations of a node that report the given GPUs and NPUs."""
+    """Return the node annotations that report the given GPUs and NPUs."""
     unhealthy = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
     annotations = {wellknown.GPU_UNHEALTHY_IDS: ",".join(unhealthy)} if unhealthy else {}
     vgpus = [c for c in shared_gpus if c.is_vgpu]
@@ -256,9 +256,9 @@ def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
 def read_gpu_share_requests(
     pod: object, annotations: Mapping[str, str]
 ) -> tuple[GpuShareRequest, ...]:
-    """Return the requests of a pod for vGPUs and NPUs, one per device kind and container.
+    """Read a pod's requests for vGPUs and NPUs, one per device kind and container.
 
-    This function reads an invalid amount as 0. `pod_request` reports the error.
+    An invalid amount is read as 0; `pod_request` reports the error.
     """
     if CARDS in annotations:
         parts = [part.split(" ") for part in annotations[CARDS].split(";")]
@@ -285,7 +285,7 @@ def read_gpu_share_requests(
         if number:
             names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
             memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
-            # A pod that requests no amount of memory gets the memory of the whole GPU.
+            # Without an amount of memory, a pod requests the memory of the whole GPU.
             percent = 0 if memory else percent or 100
             found.append(GpuShareRequest(number, memory, percent, cores))
         found += npu_requests(amounts)
@@ -293,7 +293,7 @@ def read_gpu_share_requests(
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:
-    """Return GPU requests as text: number, memory, percent, cores, chip; separated by `;`."""
+    """Format GPU requests as number, memory, percent, cores and chip, separated by `;`."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
     )
@@ -302,7 +302,7 @@ def request_text(requests: Sequence[GpuShareRequest]) -> str:
 def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[GpuShare, ...]:
-    """Return the GPU and NPU shares that a bound pod's annotations record."""
+    """Read the GPU and NPU shares in the annotations of a bound pod."""
     npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus
@@ -327,9 +327,9 @@ def check_gpu_shares(
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
-    """Return the GPU shares of a pod, without the shares of device kinds that exceed its requests.
+    """Drop GPU shares of device kinds for which a pod holds more devices than it requests.
 
-    Each dropped share is reported as an error, because a user may have written the annotations. A
+    Each dropped kind is reported as an error, because a user may have written the annotations. A
     pod that no binder has bound holds no device.
     """
     if not uses:
@@ -351,7 +351,7 @@ def check_gpu_shares(
 
 
 def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """Return the annotations of a pod that holds the given GPU and NPU shares."""
+    """Return the annotations of a pod to which the given GPU and NPU shares are allocated."""
     gpus = [u for u in uses if not u.npu]
     numbered = [u.key for u in gpus if is_decimal_digits(u.key)]
     annotations = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
@@ -366,7 +366,7 @@ def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """Return the annotations from which device plugins read a bound pod's shares."""
+    """Return the annotations from which device plugins read the shares of a bound pod."""
     annotations = gpu_share_annotations(uses)
     if wellknown.GPU_INDEX in annotations:
         annotations["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)

@@ -1,8 +1,8 @@
-"""Reader and writer of HyperNodes as one tree, and of PodGroups' network topology requests.
+"""Reader and writer of HyperNodes as one tree, and of network topology requests of PodGroups.
 
-Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes list.
-Members without a contradiction are kept. A HyperNode never covers nodes outside of its list of
-members. Volcano instead stops all jobs with a topology request
+Contradictions are resolved and reported: a second parent, a cycle, or a node that two HyperNodes
+list. Only the contradictory members are ignored, so a HyperNode never covers nodes outside its
+member list. Volcano instead stops all jobs with a topology request
 (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
-"""A member of a HyperNode that selects several nodes: by a pattern of names, or by labels."""
+"""A member that selects several nodes, by a name pattern or by labels."""
 
 _MEMBERS: Final = "spec.members"
 _SHOWN: Final = 3
@@ -51,7 +51,7 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
 def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None:
-    """Return the network topology request of a PodGroup or of a subgroup policy."""
+    """Convert the network topology of a PodGroup or subgroup policy to a domain request."""
     if topology is None:
         return None
     mode = TopologyMode.HARD if topology.mode is ApiMode.HARD else TopologyMode.SOFT
@@ -59,7 +59,7 @@ def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """Return the subgroup rule for one item of the list `subGroupPolicy` of a PodGroup."""
+    """Convert an item of a PodGroup's `subGroupPolicy` list to a domain rule."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,
@@ -81,7 +81,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """An index of nodes by name and label, which caches the nodes of each member selector."""
+    """An index of nodes by name and label that caches the nodes of each member selector."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -93,7 +93,7 @@ class NodeIndex:
         return name in self._labels
 
     def set_node(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Store a node; returns False if the labels of the node are unchanged."""
+        """Store a node; return False if its labels are unchanged."""
         if self._labels.get(name) == labels:
             return False
         self.drop(name)
@@ -106,7 +106,7 @@ class NodeIndex:
         return True
 
     def drop(self, name: str) -> bool:
-        """Remove a node; returns False if no node has this name."""
+        """Remove a node; return False if it is not stored."""
         labels = self._labels.pop(name, None)
         if labels is None:
             return False
@@ -114,8 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Without the deletion, the index would keep the host name label of each removed
-                # node.
+                # Otherwise the index would keep the host name label of each removed node.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -123,7 +122,7 @@ class NodeIndex:
         return True
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
-        """Keep the cached node sets of the given selectors, and drop all other node sets."""
+        """Drop all cached node sets except those of the given selectors."""
         kept = set(selectors)
         self._member_nodes = {
             selector: selected_nodes
@@ -132,7 +131,7 @@ class NodeIndex:
         }
 
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
-        """Return the nodes that a member selector selects. Callers must not change the set."""
+        """Return the nodes that a member selector matches; callers must not modify the set."""
         if selector not in self._member_nodes:
             # Narrow the candidates by the literal prefix of a pattern, or by the values of a label.
             likely: Iterable[str] = self._labels
@@ -158,7 +157,7 @@ class NodeIndex:
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
     if isinstance(selector, Pattern):
         return selector.matches(name)
-    # An empty member selector selects nothing, unlike other empty selectors (Volcano `GetMembers`).
+    # An empty member selector matches nothing, unlike other empty selectors (Volcano `GetMembers`).
     return bool(selector.requirements) and selector.matches(labels)
 
 
@@ -167,7 +166,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
 
 @dataclass(slots=True)
 class _Entry:
-    """A HyperNode during the construction of the tree. `tier` is None if `spec.tier` is invalid."""
+    """A HyperNode while the tree is built; `tier` is None if `spec.tier` is invalid."""
 
     name: str
     tier: int | None
@@ -182,12 +181,12 @@ class _Entry:
 
 
 class TopologyIndex:
-    """HyperNodes and nodes, updated by events, and the tree that they form.
+    """The tree of HyperNodes and nodes, updated by watch events.
 
     Attributes
     ----------
     remarks
-        Ignored members of valid HyperNodes, by HyperNode name; `topology` updates them.
+        Ignored members of valid HyperNodes, keyed by HyperNode name; updated by `topology`.
 
     """
 
@@ -216,7 +215,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """Return the current tree of HyperNodes, the same object until the tree changes."""
+        """Return the current tree; the same object is returned until the tree changes."""
         if not self._is_stale:
             return self._topology
         self._is_stale = False
@@ -265,7 +264,7 @@ def _member_selector(member: Member) -> _MemberSelector | None:
 
 
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
-    """Return why a HyperNode cannot be a member of another HyperNode; else an empty string."""
+    """Return why a HyperNode cannot be a member of another, or an empty string."""
     if child is None:
         return "is no HyperNode of this cluster"
     if child.tier is None:
@@ -280,7 +279,7 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
 
 
 def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
-    """Return whether HyperNode `goal` is a direct or indirect member of HyperNode `start`."""
+    """Return whether HyperNode `goal` is a direct or indirect member of `start`."""
     seen, todo = {start.name}, [start]
     while todo:
         for member in todo.pop().members:
@@ -332,7 +331,7 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
 
 
 def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
-    """Return the names of all ancestors of a HyperNode in the tree."""
+    """Return the names of all ancestors of a HyperNode."""
     if name not in known:
         found: set[str] = set()
         at = by_name[name].parent
@@ -347,7 +346,7 @@ def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[st
 
 
 def topology_spec(gang: Gang) -> dict[str, Any]:
-    """Return the fields of a PodGroup's `spec` about network topology and subgroups."""
+    """Return the PodGroup `spec` fields for network topology and subgroups."""
     policies: list[dict[str, Any]] = []
     for rule in gang.sub_groups:
         selector = rule.selector
@@ -365,7 +364,7 @@ def topology_spec(gang: Gang) -> dict[str, Any]:
 
 
 def hypernode_spec(hypernode: HyperNode, topology: Topology) -> dict[str, Any]:
-    """Return the `spec` of a HyperNode that lists all its members by name."""
+    """Return the `spec` of a HyperNode; it lists all members by name."""
     children = topology.members.get(hypernode.name, ())
     members = [*(("HyperNode", name) for name in children), *(("Node", n) for n in hypernode.nodes)]
     return {

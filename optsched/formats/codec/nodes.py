@@ -1,4 +1,4 @@
-"""Nodes of the Kubernetes API as domain nodes, with images, data sets and shards."""
+"""Conversion of Kubernetes nodes to domain nodes, with images, data sets and shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.formats.codec.gpu_shares import DeviceTable
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
-"""Label with the GPU model, written by NVIDIA's feature discovery."""
+"""Label that holds the GPU model, set by NVIDIA GPU Feature Discovery."""
 
 _TOO_MUCH: Final = "is more than a machine can have: write at most"
 
@@ -43,12 +43,12 @@ _TOO_MUCH: Final = "is more than a machine can have: write at most"
 def parse_node(
     obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
-    """Return a node and all invalid fields; the node is None without a name.
+    """Parse a node; return it (None if it has no name) and all field errors.
 
     `table` holds the MIG geometries of GPUs and the templates of NPUs.
 
-    An invalid amount of a resource is read as 0, and a node with invalid taints is not ready. A
-    node without a Ready condition is ready, because hand-written manifests have no conditions.
+    An invalid resource amount is read as 0, and a node with invalid taints is not ready. A node
+    without a Ready condition is ready, because hand-written manifests have no conditions.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -57,7 +57,7 @@ def parse_node(
     whole = Fields(obj, NODE, "", errors)
     spec, status = whole.record("spec"), whole.record("status")
     before = len(errors)
-    # The default of `allocatable` is `capacity` (`SetDefaults_NodeStatus`).
+    # `allocatable` defaults to `capacity` (`SetDefaults_NodeStatus`).
     allocatable = offered_amounts(
         status, "capacity" if status.raw("allocatable") is None else "allocatable"
     )
@@ -90,7 +90,7 @@ def parse_node(
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """Return the amounts in a field of a node; amounts that exceed any machine become errors."""
+    """Parse a node's amounts; those that no machine can have are dropped and become errors."""
     offered = status.amounts(name, whole_devices=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -101,7 +101,7 @@ def offered_amounts(status: Fields, name: str) -> Amounts:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Annotation with a dumped pod's images; the containers of a dumped pod are invented."""
+"""Annotation of a pod in a snapshot dump that holds its images, as its containers are invented."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"
@@ -109,23 +109,23 @@ _FALSE: Final = "false"
 
 @lru_cache(maxsize=1 << 16)
 def full_name(image: str) -> str:
-    """Return an image name with its tag; the default is `latest` (`normalizedImageName`)."""
+    """Return an image name with its tag, which defaults to `latest` (`normalizedImageName`)."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image
 
 
 @lru_cache(maxsize=1 << 16)
 def _sized(image: str, size: int) -> tuple[str, int]:
-    """Return an image's full name and size in bytes; cached so that nodes share one object."""
+    """Return an image's full name and size in bytes; cached, so equal results are one object."""
     return full_name(image), size
 
 
 def datasets_in(text: str) -> tuple[str, ...]:
-    """Return the names of the data sets in a comma-separated annotation."""
+    """Parse the comma-separated names of data sets in an annotation."""
     return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
 
 def read_local_data(meta: ObjectMeta, status: object) -> Store:
-    """Return a node's images and data sets, without invalid ones, which only affect scores."""
+    """Read a node's images and data sets; invalid ones are dropped, as they affect only scores."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
     labelled = (
@@ -145,14 +145,14 @@ def read_local_data(meta: ObjectMeta, status: object) -> Store:
 
 
 def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a node's annotation with the data sets that the labels of the node do not name."""
+    """Return a node's annotation for the data sets that its labels do not name."""
     prefix = wellknown.DATASET_LABEL_PREFIX
     left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
     return {wellknown.DATASETS: ",".join(left)} if left else {}
 
 
 def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
-    """Return the images and data sets that a pod requires."""
+    """Read the images and data sets that a pod requires."""
     dumped = meta.annotations.get(IMAGES)
     names = [] if dumped is None else dumped.split(" ")
     for part in ("initContainers", "containers") if dumped is None else ():
@@ -165,14 +165,14 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 
 @lru_cache(maxsize=1 << 12)
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
-    """Return the required data of a pod; cached so that pods with equal data share one object."""
+    """Return a pod's required data; cached, so pods with equal data share one object."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
     required = RequiredData(images if any(images) else (), datasets_in(datasets))
     return NO_REQUIRED_DATA if required == NO_REQUIRED_DATA else required
 
 
 def required_data_annotations(data: RequiredData) -> dict[str, str]:
-    """Return the annotations of a dumped pod that hold its required images and data sets."""
+    """Return the dump annotations that hold a pod's required images and data sets."""
     images = {IMAGES: " ".join(image or _NONE for image in data.images)} if data.images else {}
     return images | ({wellknown.DATASETS: ",".join(data.datasets)} if data.datasets else {})
 
@@ -183,7 +183,7 @@ _MODES = [mode.value for mode in ShardMode]
 
 
 def with_shards(sharding: Sharding, node_shards: Iterable[NodeShard]) -> Sharding:
-    """Return the sharding with the shards that the existing NodeShards describe, by name."""
+    """Return the sharding with the shards of the existing NodeShards, sorted by name."""
     shards = (
         Shard(each.name, tuple(sorted(set(each.wanted))), tuple(sorted(set(each.in_use))))
         for each in sorted(node_shards, key=lambda each: each.name)
@@ -192,14 +192,14 @@ def with_shards(sharding: Sharding, node_shards: Iterable[NodeShard]) -> Shardin
 
 
 def sharding_fields(sharding: Sharding) -> dict[str, Any]:
-    """Return the sharding field of a dumped snapshot; empty for a snapshot without sharding."""
+    """Return the sharding field of a snapshot dump; empty if nodes are not sharded."""
     if sharding.mode is ShardMode.NONE:
         return {}
     return {"sharding": {"mode": sharding.mode.value, "name": sharding.name}}
 
 
 def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
-    """Return the sharding in a dumped snapshot, or None if its sharding field is invalid."""
+    """Read the sharding field of a snapshot dump; return None if it is invalid."""
     given = dump.get("sharding") or {}
     if not isinstance(given, dict):
         return None

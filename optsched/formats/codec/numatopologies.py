@@ -1,8 +1,8 @@
-"""NUMA nodes: agent reports in Numatopologies, and the requests and allocations of pods.
+"""NUMA nodes: agent reports in Numatopologies, and requests and allocations of pods.
 
-An agent on each node (Volcano's resource-exporter) reports the CPUs and GPUs of the node. The agent
-also reports the units that are free for exclusive use, and the pods that hold the other units.
-Volcano: `pkg/scheduler/api/numa_info.go`.
+An agent on each node (Volcano's resource-exporter) reports the node's CPUs and GPUs, which of them
+are free for exclusive use, and which pods hold the others. Volcano:
+`pkg/scheduler/api/numa_info.go`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CPU_MANAGER, TOPOLOGY_MANAGER = "CPUManagerPolicy", "TopologyManagerPolicy"
 STATIC: Final = "static"
 MOST_CELLS: Final = 8
-"""Maximum number of NUMA nodes for which a kubelet aligns resources (`maxAllowableNUMANodes`)."""
+"""Maximum number of NUMA nodes on which a kubelet aligns resources (`maxAllowableNUMANodes`)."""
 
 _LIST: Final = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _NO_LIST: Final = "is no list of numbers: write numbers and ranges such as 0-3,8"
@@ -51,10 +51,10 @@ _Place = TypeVar("_Place")
 
 
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
-    """Return the name of a node, its NUMA cells, and all invalid fields of a Numatopology.
+    """Parse a Numatopology; return the node name, its NUMA cells, and all field errors.
 
-    The NUMA cells are None if the object has no name. If any field is invalid, the whole
-    Numatopology is unusable: a wrong number of free CPUs is worse than no number.
+    The NUMA cells are None if the object has no name. If any field is invalid, no part of the
+    Numatopology is used, because a wrong number of free CPUs is worse than none.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -71,7 +71,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or GPUs of a node by number, with their NUMA cells and their states."""
+    """The CPUs or GPUs of a node: their NUMA cells, and which are reserved, free or held."""
 
     resource: str
     path: str
@@ -81,7 +81,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """Return the CPU or GPU numbers in a list; report an invalid list and read it as empty."""
+        """Parse a list of CPU or GPU numbers; an invalid list is reported and read as empty."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()
@@ -98,7 +98,7 @@ class _Units:
         return found
 
     def per_cell(self, units: Iterable[int]) -> Counter[int]:
-        """Return the number of the given CPUs or GPUs in each NUMA cell."""
+        """Count the given CPUs or GPUs in each NUMA cell."""
         return Counter(self.cell_of[unit] for unit in units)
 
 
@@ -179,7 +179,7 @@ def _allocated_units(
 def _allocations(
     pod: PodAllocation, path: str, errors: list[FieldError]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield path, resource and unit list of each allocation of the containers of a pod."""
+    """Yield (path, resource, unit list) for each allocation to a pod's containers."""
     for number, container in enumerate(pod.containers):
         where = f"{path}.containerAllocations[{number}].allocations"
         found = container.get("allocations") if isinstance(container, dict) else None
@@ -194,7 +194,7 @@ def _allocations(
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
-    """Return the `spec` of a Numatopology for NUMA cells, with invented CPU and GPU numbers."""
+    """Return a Numatopology `spec` for NUMA cells; the CPU and GPU numbers are invented."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds: list[dict[str, Any]] = []
@@ -225,7 +225,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
         "policies": {CPU_MANAGER: STATIC, TOPOLOGY_MANAGER: numa.alignment.value},
         "resReserved": {CPU: str(sum(map(len, reserved)))},
         "numares": resources,
-        # CPUs are reserved in the order of their cores.
+        # CPUs are reserved in core order.
         "cpuDetail": {
             str(n): {"numa": cell, "socket": 0, "core": n} for n, cell in cpus.cell_of.items()
         },
@@ -235,7 +235,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """A generator of invented CPU or GPU numbers for a Numatopology, one after the other."""
+    """A generator of consecutive, invented CPU or GPU numbers for a Numatopology."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
@@ -243,7 +243,7 @@ class _UnitCursor:
         self._numbers = count()
 
     def take_units(self, cell: int, number: int) -> list[int]:
-        """Return the numbers of the next `number` CPUs or GPUs, and assign them to a NUMA cell."""
+        """Assign the next `number` CPU or GPU numbers to a NUMA cell, and return them."""
         found = [next(self._numbers) for _ in range(number)]
         self.cell_of.update(dict.fromkeys(found, cell))
         self.num_taken[cell] += number
@@ -258,7 +258,7 @@ def _resource(free: list[list[int]], units: _UnitCursor) -> dict[str, Any]:
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Annotation with the NUMA requests of a pod's containers, which only snapshot dumps have."""
+"""Annotation of a pod in a snapshot dump that holds its containers' NUMA requests."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = (
@@ -272,9 +272,9 @@ _NO_DECISION: Final = (
 def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, ...]:
     """Return the exclusive CPUs and GPUs of each container that has any, sidecars first.
 
-    Containers of Guaranteed pods that request whole CPUs have exclusive CPUs (the kubelet's CPU
-    manager, policy static). Every container that requests GPUs has exclusive GPUs. Init
-    containers other than sidecars are ignored, because the main containers reuse their resources.
+    A container has exclusive CPUs if it requests whole CPUs and its pod is Guaranteed (the
+    kubelet's CPU manager, policy static). All requested GPUs are exclusive. Init containers other
+    than sidecars are ignored, because the main containers reuse their resources.
     """
     if NEEDS in annotations:
         parts = [part.split(" ") for part in annotations[NEEDS].split(";")]
@@ -300,22 +300,22 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA needs of a pod with one container that is not Guaranteed: only its GPUs."""
+    """Return the NUMA needs of a non-Guaranteed pod with one container, which are only its GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Return NUMA needs as annotation text: CPUs and GPUs of each need, separated by `;`."""
+    """Format NUMA needs for an annotation: CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return a pod's NUMA parts; if they exceed its needs, return none and add a remark.
+    """Return a pod's NUMA parts, or no parts and a remark if they exceed its needs.
 
-    The check is necessary because the user of a pod may write its annotations.
+    The check is necessary because the pod's user may have written the annotation.
     """
     cpus, gpus = sum(part.cpus for part in parts), sum(part.gpus for part in parts)
     if cpus <= sum(need.cpus for need in needs) and gpus <= sum(need.gpus for need in needs):
@@ -329,7 +329,7 @@ def check_numa_parts(
 
 
 def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tuple[NumaPart, ...]:
-    """Return a pod's planned NUMA cells on its node, from `volcano.sh/topology-decision`."""
+    """Read the NUMA cells planned for a pod from its annotation `volcano.sh/topology-decision`."""
     text = annotations.get(wellknown.TOPOLOGY_DECISION)
     if text is None:
         return ()
@@ -350,7 +350,7 @@ def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tup
 
 
 def decision_marks(parts: Sequence[NumaPart]) -> dict[str, str]:
-    """Return the annotation of a pod that records its planned NUMA cells."""
+    """Return the annotation that records the NUMA cells planned for a pod."""
     if not parts:
         return {}
     by_cell: dict[str, dict[str, str]] = {}

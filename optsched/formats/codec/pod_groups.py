@@ -82,15 +82,15 @@ POD_MARKS: Final = frozenset(
         *NOTES,
     }
 )
-"""Annotations of a pod that are read into fields of its task or gang."""
+"""Pod annotations that are decoded into fields of the task or gang."""
 
 
 def gang_of_group(
     group: PodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return the gang of a PodGroup and its pods, and remarks on flaws that do not block the gang.
+    """Return the gang of a PodGroup and its pods, and remarks that do not block the gang.
 
-    A PodGroup with invalid fields becomes a gang with a problem.
+    If the PodGroup has invalid fields, the gang has a problem.
     """
     value = priorities.value_of(group.priority_class)
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
@@ -139,11 +139,11 @@ def gang_of_group(
 
 
 def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
-    """Return whether a PodGroup that was created for existing pods has no pods any more.
+    """Return whether a PodGroup was created for existing pods and all of these are deleted.
 
     A PodGroup without pods exists as long as its owner, for example a suspended or failed Job. The
     PodGroup must neither reserve resources nor be enqueued, because its owner creates pods without
-    waiting for the phase Inqueue. Volcano's Jobs, in contrast, wait for the phase Inqueue.
+    waiting for the phase Inqueue. Volcano Jobs, in contrast, do wait for the phase Inqueue.
     """
     owner = group.meta.controller
     if members or owner is None:
@@ -153,7 +153,7 @@ def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Yield an error for each invalid waiting or running time, which is ignored as in Volcano."""
+    """Yield an error for each invalid waiting or running time; Volcano also ignores such times."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):
@@ -166,8 +166,8 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
 def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:
     """Return whether a PodGroup without pods belongs to a scheduler in `scheduler_names`.
 
-    The annotation of the PodGroup names its scheduler. Without the annotation, the PodGroup belongs
-    to schedulers that have one of `SCHEDULER_NAMES`.
+    An annotation of the PodGroup names its scheduler. Without the annotation, the PodGroup belongs
+    to every scheduler whose name is in `SCHEDULER_NAMES`.
     """
     named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
     if named:
@@ -179,7 +179,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """Return the gang of pods that name a PodGroup that does not exist.
 
     The gang has no problem if all its pods are terminating or have ended, because a job deletes its
-    PodGroup at its end.
+    PodGroup when it ends.
     """
     members = tuple(sorted(tasks, key=lambda task: task.order))
     first = min(members, key=lambda task: task.key)
@@ -207,14 +207,14 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
 
 @dataclass(frozen=True, slots=True)
 class BarePod:
-    """A pod without a PodGroup that belongs to this scheduler, and the settings of its gang.
+    """A pod without a PodGroup that this scheduler schedules, and the settings of its gang.
 
     Attributes
     ----------
     priority
-        Priority of the pod, which its `volcano.sh/task-priority` does not change.
+        Priority of the pod, without the effect of `volcano.sh/task-priority`.
     annotations
-        Annotations of the pod, by key.
+        Annotations of the pod.
 
     """
 
@@ -225,7 +225,7 @@ class BarePod:
 
 
 def implicit_gang(bare_pod: BarePod) -> Gang:
-    """Return the gang of a pod that belongs to no PodGroup."""
+    """Return the gang of a pod without a PodGroup."""
     task, phase = bare_pod.task, GangPhase.PENDING
     if task.status.holds_resources:
         phase = GangPhase.RUNNING
@@ -251,12 +251,12 @@ def implicit_gang(bare_pod: BarePod) -> Gang:
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
-    """Return the PodGroup annotation that records when a plugin evicts pods of the PodGroup."""
+    """Return the PodGroup annotation that records when a plugin evicts pods of the group."""
     return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """Return each plugin's last shuffle time in PodGroup annotations; invalid times are ignored."""
+    """Read each plugin's last shuffle time from PodGroup annotations; ignore invalid times."""
     found: dict[str, int] = {}
     for each in annotations:
         for key, text in each.items():

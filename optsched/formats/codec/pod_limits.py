@@ -24,19 +24,19 @@ SYSTEM: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
 }
-"""Values of the priority classes in every cluster (k8s.io/kubernetes, pkg/apis/scheduling)."""
+"""Values of the built-in priority classes (k8s.io/kubernetes, pkg/apis/scheduling)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """The values of priority classes, and the classes whose pods never preempt.
+    """The values of priority classes, and which classes have `preemptionPolicy: Never`.
 
     Attributes
     ----------
     values
-        Priority values by name of the priority class.
+        Priority values, keyed by name of the priority class.
     default
-        Priority of pods without a priority class: the value of the global default class, or else 0.
+        Priority of pods without a priority class: the value of the global default class, or 0.
     never_preempting
         Names of the priority classes with `preemptionPolicy: Never`. The empty name is included if
         the global default class has this policy.
@@ -47,15 +47,15 @@ class Priorities:
     never_preempting: frozenset[str] = frozenset()
 
     def value_of(self, name: str) -> int | None:
-        """Return the value of a priority class, or None; an empty name means the default class."""
+        """Return the value of a priority class or None; an empty name is the default class."""
         return self.values.get(name) if name else self.default
 
 
 def priorities(classes: Iterable[PriorityClass]) -> Priorities:
-    """Return the `Priorities` of the given priority classes.
+    """Collect the values and preemption policies of priority classes.
 
-    If several priority classes are global defaults, the smallest value applies (upstream:
-    `getDefaultPriorityClass`).
+    If several priority classes are global defaults, the one with the smallest value applies
+    (upstream: `getDefaultPriorityClass`).
     """
     known = list(classes)
     default = min(
@@ -72,10 +72,10 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """Return a ResourceQuota and its invalid fields; None if it has no name or has scopes.
+    """Parse a ResourceQuota; return None if it has no name or has scopes, and field errors.
 
     Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
-    cannot be checked in advance. The quota's limits come from its status, or else from its spec.
+    cannot be checked in advance. The limits are those of the status, or else those of the spec.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -95,10 +95,10 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 def parse_budget(
     obj: object, *, yields_to_guarantees: bool = False
 ) -> tuple[Budget | None, tuple[FieldError, ...]]:
-    """Return a PodDisruptionBudget and all invalid fields; the budget is None without a name.
+    """Parse a PodDisruptionBudget; return it (None if it has no name) and all field errors.
 
     A budget without a status allows no disruption, as in the eviction API. If
-    `yields_to_guarantees` is False, only an annotation of dumps lets the budget yield.
+    `yields_to_guarantees` is False, the budget yields only if an annotation in a dump says so.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

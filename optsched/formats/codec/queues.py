@@ -1,10 +1,10 @@
-"""Reader and writer of Volcano's Queues and their annotations as domain queues.
+"""Reader and writer of Volcano Queues, including their annotations, as domain queues.
 
-Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits by node
-group, and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
-"resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. The values of a usage are base units (thousandths
-of CPUs, bytes, counts) times seconds, as of the time `at`. Reading and writing a usage does not
-change its numbers.
+Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits per node
+group, and the past usage (`optsched.io/usage`). A usage is written as
+`{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. Its values are base
+units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`. Reading and writing
+preserve these numbers exactly.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 
 
 def queue_of(queue: ApiQueue) -> Queue:
-    """Return the domain queue of a Queue object. A queue with invalid fields accepts no jobs.
+    """Convert a Queue object to a domain queue; a queue with invalid fields accepts no jobs.
 
-    The default of a queue's `deserved` is its guarantee.
+    If `deserved` is not set, the guarantee is used.
     """
     tolerated, tolerance_error = tolerance(queue)
     problem = read_reason(queue.meta.annotations)
@@ -99,13 +99,13 @@ def queue_of(queue: ApiQueue) -> Queue:
 
 
 def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """Return the past usage by queue name, for the queues whose annotations record a usage."""
+    """Return the past usage recorded in queue annotations, keyed by queue name."""
     found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
     return {name: usage for name, usage in sorted(found) if usage is not None}
 
 
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
-    """Return the queues by name, including the queues `default` and `root` that Volcano creates."""
+    """Return the queues sorted by name, with `default` and `root` added if they are missing."""
     builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
     found = {queue.name: queue for queue in (*builtin, *queues)}
     return tuple(found[name] for name in sorted(found))
@@ -115,7 +115,7 @@ def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Return a queue's tolerance of overuse, if any, and the mistake in its annotation, or ""."""
+    """Parse a queue's tolerance of overuse; return it or None, and an error message or ""."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
@@ -138,7 +138,7 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
 
 
 def node_groups(queue: ApiQueue) -> NodeGroups:
-    """Return the node groups of a queue.
+    """Read the node groups of a queue.
 
     Invalid limits become the `problem` of the node groups and forbid every node, as in Volcano.
     """
@@ -177,7 +177,7 @@ def _read_limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
 
 
 def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
-    """Return the field `spec.affinity` of a queue; empty for a queue without node groups."""
+    """Return the field `spec.affinity` of a queue; empty if the queue has no node groups."""
     sides = {
         "nodeGroupAffinity": (groups.required, groups.preferred),
         "nodeGroupAntiAffinity": (groups.excluded, groups.last_resort),
@@ -197,12 +197,12 @@ def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a queue's usage as the text of its annotation."""
+    """Format a queue's usage for its annotation."""
     return json.dumps({_AT: time_text(usage.at_ms), _SECONDS: dict(usage.seconds)})
 
 
 def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
-    """Return the usage in annotations, or None if it is missing or invalid, and its errors."""
+    """Parse the usage in annotations (None if missing or invalid); return it and its errors."""
     text = annotations.get(USAGE)
     if text is None:
         return None, ()

@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
-Kubernetes: k8s.io/api/resource/v1, KEP-4381. In v1beta1, requests lack the level `exactly`, and
-devices have an additional level `basic`. This module reads the objects of all three versions.
+Kubernetes: k8s.io/api/resource/v1, KEP-4381. In v1beta1, requests lack the field `exactly`, and
+devices have an additional field `basic`. This module reads all three versions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _INVALID: Final = "has invalid fields"
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
-    """Return a ResourceClaim and all invalid fields; the claim is None without a name."""
+    """Parse a ResourceClaim; return it (None if it has no name) and all field errors."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -124,7 +124,7 @@ def _device_need(
         )
     need = _variant(exactly, name)
     charged: dict[str, int] = {}
-    # A request with allocationMode All has no fixed number of devices, so its queue is not charged.
+    # With allocationMode All, the number of devices is unknown, so the queue is not charged.
     if not need.is_all:
         whole = f"{CLASS_PREFIX}{need.device_class}"
         parts = exactly.record("capacity").amounts("requests").items()
@@ -135,7 +135,7 @@ def _device_need(
 def _variant(fields: Fields, name: str) -> DeviceNeed:
     is_all = fields.text("allocationMode") == _ALL
     capacity = fields.record("capacity")
-    # Parsed amounts are rounded to resource units, so the quantities are kept as written.
+    # Parsed amounts are rounded to resource units, so the original quantities are kept.
     written = capacity.raw("requests")
     quantities = written if isinstance(written, dict) else {}
     return DeviceNeed(
@@ -157,7 +157,7 @@ def _expressions(fields: Fields) -> tuple[str, ...]:
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
-    """Return a DeviceClass and all invalid fields; the class is None without a name."""
+    """Parse a DeviceClass; return it (None if it has no name) and all field errors."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -178,14 +178,14 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A ResourceSlice, which lists some devices of a pool.
+    """A ResourceSlice, which lists devices of a pool.
 
     Attributes
     ----------
     node
-        Name of the node that has the devices; empty for devices that do not belong to one node.
+        Name of the node that has the devices; empty for devices that are not bound to one node.
     of_pool
-        Total number of ResourceSlices in this generation of the pool.
+        Total number of ResourceSlices in the slice's generation of the pool.
     """
 
     name: str
@@ -198,7 +198,7 @@ class Slice:
 
 
 def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
-    """Return a ResourceSlice and all invalid fields; the slice is None without a name.
+    """Parse a ResourceSlice; return it (None if it has no name) and all field errors.
 
     optsched does not allocate a device with an invalid field.
     """
@@ -247,7 +247,7 @@ def _full(name: str, driver: str) -> str:
 
 
 def _attribute(fields: Fields) -> Attribute | None:
-    """Return the value of a device attribute, or None for a type that selectors do not support."""
+    """Return the value of a device attribute, or None if selectors do not support its type."""
     for name in ("string", "bool", "int"):
         value = fields.raw(name)
         if isinstance(value, str | bool | int):
@@ -257,7 +257,7 @@ def _attribute(fields: Fields) -> Attribute | None:
 
 
 def _find_blocker(fields: Fields) -> str:
-    """Return the reason why optsched does not allocate a device, or "" if optsched allocates it."""
+    """Return why optsched does not allocate a device, or "" if it does."""
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
             return taint.text("value")
@@ -276,9 +276,9 @@ class Stock(NamedTuple):
     Attributes
     ----------
     on_node
-        Devices by node name, from pools whose newest generation is complete.
+        Devices keyed by node name, from pools whose newest generation is complete.
     elsewhere
-        Devices that do not belong to a single node.
+        Devices that are not bound to a single node.
     in_flux
         Names of nodes with an incomplete pool; "" stands for pools that span several nodes.
     """
@@ -289,7 +289,7 @@ class Stock(NamedTuple):
 
 
 def stock_of(slices: Iterable[Slice]) -> Stock:
-    """Return the devices that ResourceSlices offer, from the newest generation of each pool."""
+    """Collect the devices of ResourceSlices, from the newest generation of each pool."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for each in listed:
@@ -317,7 +317,7 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
 
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
-    """Yield ResourceSlices, DeviceClasses and ResourceClaims that encode the given `Devices`."""
+    """Yield the ResourceSlices, DeviceClasses and ResourceClaims that encode `devices`."""
     for device_class in devices.classes.values():
         meta = {
             "name": device_class.name,
@@ -348,7 +348,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
     for node in sorted(devices.in_flux):
-        # One ResourceSlice of a pool with two makes the pool of the node incomplete.
+        # The pool claims to have two ResourceSlices but has one, so the node's pool is incomplete.
         pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
         nodes = {"nodeName": node} if node else {"allNodes": True}
         spec = {"driver": "optsched.io", "pool": pool, **nodes, "devices": []}
@@ -430,10 +430,10 @@ def granted_fields(
     allocation: DeviceAllocation,
     class_of: Callable[[str], DeviceClass | None],
 ) -> dict[str, Any]:
-    """Return the allocation of a claim as kube-scheduler writes it.
+    """Return the allocation of a claim in the form that kube-scheduler writes.
 
-    The result of each device contains the tolerations of its request. The field
-    `allocation.devices.config` contains the driver configurations of the DeviceClasses and of the
+    The result for each device includes the tolerations of its request. The field
+    `allocation.devices.config` holds the driver configurations of the DeviceClasses and of the
     claim.
     """
     spec = claim.get("spec") or {}
@@ -479,12 +479,12 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
 
 
 class ClaimBook:
-    """ResourceClaims, and the pods that name each claim.
+    """The ResourceClaims of a cluster, and the pods that name each claim.
 
     Attributes
     ----------
     claims
-        ResourceClaims by key. The owner of the `ClaimBook` updates this mapping in place.
+        ResourceClaims by key; the owner of the `ClaimBook` updates this mapping in place.
 
     """
 
@@ -494,7 +494,7 @@ class ClaimBook:
         self._uses: dict[str, tuple[str, ...]] = {}
 
     def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
-        """Record the claims that a pod names; return other pods that must be decoded again."""
+        """Record the claims that a pod names; return the other pods that must be decoded again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()
@@ -514,7 +514,7 @@ class ClaimBook:
         return set(self._users.get(key, ()))
 
     def counts_for(self, key: str, pod: str) -> bool:
-        """Return whether `pod` is the pod to whose queue a claim's devices are charged."""
+        """Return whether a claim's devices count towards the queue of `pod`."""
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
@@ -532,7 +532,7 @@ def claim_keys(
 ) -> tuple[str, ...]:
     """Return the keys of the ResourceClaims of a pod, in the order of its spec.
 
-    A claim that its template has not created yet gets a key that no object can have.
+    A claim that has not been created from its template yet gets a key that no object can have.
     """
     listed = spec.get("resourceClaims")
     created: dict[object, object] = {}
@@ -549,7 +549,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in created:
-            # If the pod's status lists a claim reference without a claim name, the pod needs no
-            # claim.
+            # If the pod's status lists this reference without a claim name, the pod needs no claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

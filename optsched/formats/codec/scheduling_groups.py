@@ -1,7 +1,7 @@
 """Reader and writer of `scheduling.k8s.io` PodGroups as gangs.
 
-A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have the same name. Therefore the gangs of
-`scheduling.k8s.io` PodGroups have names with a prefix that no object name can have.
+A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have the same name. Therefore the gang
+names of `scheduling.k8s.io` PodGroups have a prefix that no object name can have.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ if TYPE_CHECKING:
     from optsched.formats.codec.pod_limits import Priorities
 
 PREFIX: Final = "k8s:"
-"""Prefix of the gang name of a `scheduling.k8s.io` PodGroup. No object name contains a colon."""
+"""Prefix of the gang name of a `scheduling.k8s.io` PodGroup; object names contain no colons."""
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 
 
 def gang_key(key: str) -> str:
-    """Return the gang key of a `scheduling.k8s.io` PodGroup. `key` is the key of the PodGroup."""
+    """Convert the key of a `scheduling.k8s.io` PodGroup to the key of its gang."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{PREFIX}{name}"
 
 
 def object_key(gang: str) -> str:
-    """Return the key of a gang's PodGroup, of Volcano or of `scheduling.k8s.io`.
+    """Convert the key of a gang to the key of its PodGroup.
 
-    `gang` is the key of the gang.
+    The PodGroup is Volcano's or one of `scheduling.k8s.io`.
     """
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 
 def gang_name(spec: dict[str, Any]) -> str:
-    """Return the gang name for a pod's `spec.schedulingGroup`, or "" without this field."""
+    """Return the gang name for a pod's `spec.schedulingGroup`, or "" if the field is missing."""
     group = group_named_by(spec)
     return PREFIX + group if group else ""
 
 
 def is_upstream(gang: Gang) -> bool:
-    """Return whether the PodGroup of a gang belongs to the API group `scheduling.k8s.io`."""
+    """Return whether the PodGroup of a gang is in the API group `scheduling.k8s.io`."""
     return gang.name.startswith(PREFIX)
 
 
 def group_name(gang: Gang) -> str:
-    """Return the name of the PodGroup of a gang."""
+    """Return the name of a gang's PodGroup."""
     return gang.name.removeprefix(PREFIX)
 
 
 def gang_of_scheduling_group(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return a PodGroup's gang with its pods, and remarks that do not block the gang."""
+    """Return the gang of a PodGroup and its pods, and remarks that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
-    # A PodGroup without a priority and a PriorityClass has the highest priority of its pods.
+    # A PodGroup with neither priority nor PriorityClass has the highest priority of its pods.
     remarks: tuple[FieldError, ...] = ()
     if group.priority is not None:
         priority = group.priority
@@ -107,7 +107,7 @@ def gang_of_scheduling_group(
 
 
 def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
-    """Return the `spec` of the PodGroup of a gang."""
+    """Return the `spec` of a gang's `scheduling.k8s.io` PodGroup."""
     label = gang.topology.label if gang.topology is not None else ""
     constraints = {"schedulingConstraints": {"topology": [{"key": label}]}} if label else {}
     return {

@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """Return a `meta/v1.LabelSelector`, or None for a missing selector, which selects nothing."""
+    """Parse a `meta/v1.LabelSelector`; a missing one becomes None, which selects nothing."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())
@@ -40,12 +40,12 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """Return a selector with additional requirements for a pod's values of the given label keys.
+    """Add requirements for a pod's own values of the given label keys to a selector.
 
-    The requirements for `matchLabelKeys` use In, and those for `mismatchLabelKeys` use NotIn. Label
-    keys that the pod lacks are ignored. A missing selector remains missing. Upstream:
-    pkg/registry/core/pod/strategy.go and the PodTopologySpread plugin. Requirements that the API
-    server has already merged are not added again.
+    `matchLabelKeys` add requirements with In, and `mismatchLabelKeys` with NotIn. Label keys that
+    the pod lacks are ignored. A missing selector remains missing. Requirements that the API server
+    has already merged are not added again. Upstream: pkg/registry/core/pod/strategy.go and the
+    PodTopologySpread plugin.
     """
     if selector is None:
         return None
@@ -55,12 +55,12 @@ def with_label_keys(
 
 
 def node_selector(fields: Fields) -> NodeSelector:
-    """Return a `core/v1.NodeSelector`."""
+    """Parse a `core/v1.NodeSelector`."""
     return NodeSelector(tuple(node_term(each) for each in fields.records("nodeSelectorTerms")))
 
 
 def node_term(fields: Fields) -> NodeTerm:
-    """Return a `core/v1.NodeSelectorTerm`, whose `matchFields` can only match the node name."""
+    """Parse a `core/v1.NodeSelectorTerm`; its `matchFields` can match only the node name."""
     return NodeTerm(
         labels=tuple(_requirements(fields, "matchExpressions")),
         names=tuple(_requirements(fields, "matchFields")),
@@ -68,14 +68,14 @@ def node_term(fields: Fields) -> NodeTerm:
 
 
 def toleration(fields: Fields) -> Toleration:
-    """Return a toleration of a pod (`core/v1.Toleration`) or of a ResourceClaim's request."""
+    """Parse a toleration of a pod (`core/v1.Toleration`) or of a request in a ResourceClaim."""
     exists, effect = fields.text("operator") == "Exists", fields.text("effect")
     value = "" if exists else fields.text("value")
     return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
 
 
 def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
-    """Return the `allowedTopologies` of a StorageClass, or None if the class allows every node."""
+    """Parse the `allowedTopologies` of a StorageClass; return None if every node is allowed."""
     allowed = tuple(
         NodeTerm(
             tuple(
@@ -89,7 +89,7 @@ def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
 
 
 def _requirements(fields: Fields, name: str) -> list[Requirement]:
-    """Return the valid conditions in a list of label or field conditions."""
+    """Parse a list of label or field requirements; invalid ones are reported and dropped."""
     found: list[Requirement] = []
     for each in fields.records(name):
         key, word, values = each.text("key"), each.text("operator"), each.texts("values")
@@ -117,17 +117,17 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
-    """Return a `meta/v1.LabelSelector` that has only expressions, in their original order."""
+    """Format a selector as `meta/v1.LabelSelector` with expressions only, in their order."""
     return {"matchExpressions": [_condition(each) for each in selector.requirements]}
 
 
 def node_selector_fields(selector: NodeSelector) -> dict[str, Any]:
-    """Return a `core/v1.NodeSelector`."""
+    """Format a node selector as `core/v1.NodeSelector`."""
     return {"nodeSelectorTerms": [node_term_fields(term) for term in selector.terms]}
 
 
 def node_term_fields(term: NodeTerm) -> dict[str, Any]:
-    """Return a `core/v1.NodeSelectorTerm`."""
+    """Format a node term as `core/v1.NodeSelectorTerm`."""
     return {
         "matchExpressions": [_condition(each) for each in term.labels],
         "matchFields": [_condition(each) for each in term.names],
@@ -135,7 +135,7 @@ def node_term_fields(term: NodeTerm) -> dict[str, Any]:
 
 
 def toleration_fields(toleration: Toleration) -> dict[str, Any]:
-    """Return a toleration of a pod (`core/v1.Toleration`) or of a ResourceClaim's request."""
+    """Format a toleration of a pod (`core/v1.Toleration`) or of a request in a ResourceClaim."""
     effect = {"effect": toleration.effect.value} if toleration.effect else {}
     if toleration.exists:
         return {"key": toleration.key, "operator": "Exists", **effect}
@@ -143,12 +143,12 @@ def toleration_fields(toleration: Toleration) -> dict[str, Any]:
 
 
 def topology_fields(selector: NodeSelector) -> list[dict[str, Any]]:
-    """Return `allowedTopologies` of a StorageClass.
+    """Format a node selector as `allowedTopologies` of a StorageClass.
 
     Raises
     ------
     ValueError
-        The selector has an operator other than In, which `allowedTopologies` cannot express.
+        The selector uses an operator other than In, which `allowedTopologies` cannot express.
 
     """
     for each in (r for term in selector.terms for r in (*term.labels, *term.names)):

@@ -1,4 +1,4 @@
-"""Annotations of optsched that allow a dumped snapshot to be read back unchanged.
+"""Annotations with which snapshot dumps can be read back without loss.
 
 The annotations hold state for which manifests have no field. Users do not write them, except that a
 tool that measures the load of nodes may write `optsched.io/load`.
@@ -38,7 +38,7 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
-    """Return the annotations without the given keys; the same mapping if no key occurs."""
+    """Drop the given keys from annotations; return the same mapping if none of them occurs."""
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}
@@ -63,10 +63,10 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without the annotations that apply only in snapshot dumps.
+    """Drop the annotations of an object that are valid only in snapshot dumps.
 
-    An object without annotations of snapshot dumps is returned unchanged. Any tenant may write
-    annotations, so the annotations of snapshot dumps must not apply in a cluster.
+    An object without such annotations is returned unchanged. Any tenant may write annotations, so
+    these must have no effect in a live cluster.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -86,12 +86,12 @@ def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_text(milliseconds: int) -> str:
-    """Return a time as text with full precision, in the API server's format for whole seconds."""
+    """Format a time in the API server's format; milliseconds are added unless they are zero."""
     return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Return when a gang began to wait, in ms since 1970; by default its creation time."""
+    """Return when a gang began to wait, in ms since 1970; defaults to its creation time."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms
@@ -102,12 +102,12 @@ def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
 
 
 def encode_reason(reason: Reason) -> str:
-    """Return a reason as annotation text."""
+    """Format a reason for an annotation."""
     return f"{reason.code.value}: {reason.message}"
 
 
 def read_reason(annotations: Mapping[str, str]) -> Reason | None:
-    """Return the reason in an annotation, or None if it is missing or has an unknown code."""
+    """Parse the reason in an annotation; return None if it is missing or has an unknown code."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
     if not colon or code not in _CODES:
         return None
@@ -115,12 +115,12 @@ def read_reason(annotations: Mapping[str, str]) -> Reason | None:
 
 
 def encode_device_request(device: DeviceRequest) -> str:
-    """Return a GPU request as text (number, thousandths, models), such as `1 460 A10|T4`."""
+    """Format a GPU request (number, thousandths, models), such as `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 
 def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
-    """Return the device request in an annotation, or None if it is missing or invalid."""
+    """Parse the device request in an annotation; return None if it is missing or invalid."""
     parts = annotations.get(DEVICE, "").split(" ")
     if len(parts) not in (2, 3) or not all(is_decimal(p) for p in parts[:2]):
         return None
@@ -129,7 +129,7 @@ def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
 
 
 def encode_load(load: Load) -> str:
-    """Return a measured load as text, as in `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
+    """Format a measured load, such as `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
     percents: list[str] = []
     for ppm in (load.cpu_ppm, load.memory_ppm):
         whole, rest = divmod(ppm, _PPM_PER_PERCENT)
@@ -139,7 +139,7 @@ def encode_load(load: Load) -> str:
 
 
 def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
-    """Return the measured node load in an annotation, or None if it is missing or invalid."""
+    """Parse the measured node load in an annotation; return None if it is missing or invalid."""
     text = annotations.get(LOAD)
     if text is None:
         return None

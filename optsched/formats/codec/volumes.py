@@ -1,7 +1,7 @@
-"""PersistentVolumeClaims, and the nodes that can reach their volumes.
+"""PersistentVolumeClaims, and the nodes from which their volumes are reachable.
 
 Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`), and
-the match of a volume and a claim (`FindMatchingVolume` of component-helpers). Zones are read as in
+the matching of volumes to claims (`FindMatchingVolume` of component-helpers). Zones are read as in
 the plugin VolumeZone (`getPVTopologies`), and CSI drivers as in NodeVolumeLimits
 (`getCSIDriverInfo`).
 """
@@ -41,9 +41,9 @@ ZONE_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 )
-"""Node label keys with the region or zone of a volume, in order."""
+"""Labels that hold the region or zone of a volume, in the order in which they are checked."""
 BETWEEN_ZONES: Final = "__"
-"""Separator of the values in the zone label of a volume that is in several zones."""
+"""Separator between zones in the zone label of a volume that is in several zones."""
 
 LOST: Final = "is lost: its volume no longer exists"
 
@@ -56,7 +56,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A volume that no claim uses.
+    """A volume that is not bound to a claim.
 
     `uid` is the UID of the claim for which the volume is reserved.
     """
@@ -70,7 +70,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """The requirements of a pending claim on its PersistentVolume."""
+    """The requirements that a pending claim places on its PersistentVolume."""
 
     key: str
     uid: str
@@ -81,7 +81,7 @@ class _ClaimRequest:
     selector: LabelSelector | None
 
     def is_met_by(self, offer: _Offer) -> bool:
-        """Return whether a volume without a reservation satisfies the claim."""
+        """Return whether an unreserved volume satisfies the claim."""
         return (
             self.volume_mode == offer.volume_mode
             and self.modes <= offer.modes
@@ -90,7 +90,7 @@ class _ClaimRequest:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Return whether a volume is reserved for this claim and satisfies the claim."""
+        """Return whether a volume is reserved for this claim and satisfies it."""
         is_same_claim = not offer.uid or not self.uid or offer.uid == self.uid
         is_same_class = offer.volume.storage_class == self.storage_class
         return is_same_claim and is_same_class and self.size_bytes <= offer.volume.capacity_bytes
@@ -98,14 +98,14 @@ class _ClaimRequest:
 
 @dataclass(frozen=True)
 class Storage:
-    """PersistentVolumes and StorageClasses by name, as JSON objects."""
+    """The PersistentVolumes and StorageClasses of a cluster, as JSON objects keyed by name."""
 
     volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def default_class(self) -> str:
-        """Name of the default StorageClass, or an empty string without a default class."""
+        """Name of the default StorageClass, or an empty string if there is none."""
         defaults: list[str] = []
         for name, storage_class in self.classes.items():
             metadata = storage_class.get("metadata")
@@ -116,7 +116,7 @@ class Storage:
 
     @cached_property
     def offers(self) -> Mapping[str, Sequence[_Offer]]:
-        """PersistentVolumes that no claim uses, by StorageClass, smallest first."""
+        """PersistentVolumes without a claim, keyed by StorageClass, smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
             offer = None if _claim_reference(volume) else _offer(volume)
@@ -128,7 +128,7 @@ class Storage:
 
     @cached_property
     def volumes_by_claim(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Volumes that are reserved for a claim or bound to it, by claim key."""
+        """Volumes that are bound to a claim or reserved for it, keyed by claim."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for volume in self.volumes.values():
             key = _claim_reference(volume)
@@ -138,7 +138,7 @@ class Storage:
 
 
 def _claim_reference(volume: Mapping[str, Any]) -> str:
-    """Return the key of the claim in a volume's `claimRef`, or "" without a `claimRef`."""
+    """Return the key of the claim in a volume's `claimRef`, or "" if it has none."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
     if not isinstance(ref, dict) or not ref.get("name"):
@@ -147,10 +147,10 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
-    """Return a PersistentVolumeClaim and all invalid fields; the claim is None without a name.
+    """Parse a PersistentVolumeClaim; return it (None if it has no name) and all field errors.
 
-    Errors of the claim's volume or class are not included. A claim that depends on an invalid
-    volume or class has a problem.
+    Errors in the claim's volume or class are not included; instead, a claim with an invalid volume
+    or class has a problem.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -172,7 +172,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """Return a bound claim, whose volume uses an attachment of a node even if it has a problem."""
+    """Return a bound claim; its volume uses an attachment of a node even if it has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -183,7 +183,7 @@ def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) ->
     nodes, errors = volume_nodes(found)
     if errors:
         return replace(claim, problem=f"its volume {volume} has invalid fields: {errors[0]}")
-    # The zones of the volume by label, except labels with an empty zone (`LabelZonesToSet`).
+    # Zones of the volume by label; labels with an empty zone are skipped (`LabelZonesToSet`).
     metadata = found.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     known = labels if isinstance(labels, dict) else {}
@@ -198,7 +198,7 @@ def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) ->
 
 def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
     key, class_name = meta.key, spec.text("storageClassName")
-    # An empty name means no class, and a missing name means the default class.
+    # An empty name means no class, while a missing name means the default class.
     if spec.raw("storageClassName") is None:
         class_name = meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     if not class_name:
@@ -238,7 +238,7 @@ def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
 
 
 def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Return the candidate volumes of a claim and False, or its reserved volume and True."""
+    """Return a claim's candidate volumes and False, or its reserved volume and True."""
     claimed = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     reserved = [o.volume for o in claimed if o is not None and request.owns(o)]
     if reserved:
@@ -269,7 +269,7 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
 
 
 def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:
-    """Return the nodes that can reach a volume, or None for all nodes, and all invalid fields."""
+    """Return the nodes that can reach a volume (None for all nodes), and all field errors."""
     errors: list[FieldError] = []
     spec = Fields(volume, VOLUME, "", errors).record("spec")
     required = spec.record("nodeAffinity").optional_record("required")
@@ -279,14 +279,14 @@ def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError,
 
 
 def _attachment(spec: Fields) -> tuple[str, str]:
-    """Return the CSI driver and the volume handle of a volume; both are empty without a driver."""
+    """Return the CSI driver and handle of a volume, or two empty strings if it has none."""
     csi = spec.record("csi")
     driver, handle = csi.text("driver"), csi.text("volumeHandle")
     return (driver, handle) if driver and handle else ("", "")
 
 
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
-    """Return the name of a node, its attach limits by CSI driver, and all invalid fields.
+    """Parse a CSINode; return the node name, its attach limits by driver, and all field errors.
 
     The attach limits are None if the object has no name. An invalid limit is read as 0. A driver
     without a limit is unlimited.
@@ -306,7 +306,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a StorageClass waits for a consumer, its allowed nodes, and invalid fields."""
+    """Return whether a StorageClass waits for a consumer, its allowed nodes, and field errors."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

@@ -1,1 +1,1 @@
-"""Conversion between pods and tasks: requests, placement constraints and annotations."""
+"""Conversion between pods and tasks: requests, scheduling constraints and annotations."""

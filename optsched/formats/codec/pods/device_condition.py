@@ -1,8 +1,8 @@
-"""The pod condition that records the GPU shares and NUMA cells with which a pod is bound.
+"""The pod condition that records the GPU shares and NUMA cells with which a pod was bound.
 
-A binder writes the condition into `pods/status` before it binds the pod. The role `edit` does not
-allow writes to `pods/status`. Annotations of a pod name its devices for device plugins, but the
-pod's user may change the annotations.
+A binder writes the condition to `pods/status` before it binds the pod. The role `edit` does not
+permit writes to `pods/status`. Annotations also name the devices, for device plugins, but the
+pod's user may change annotations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REASON: Final = "Bound"
 
 
 def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]) -> str:
-    """Return the message of the device condition; empty for a pod that is bound without devices."""
+    """Return the message of the device condition; empty for a pod bound without devices."""
     annotations = gpu_share_annotations(gpus) | decision_marks(numa)
     if not annotations:
         return ""
@@ -36,7 +36,7 @@ def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]
 
 
 def device_condition(message: str, now_ms: int) -> dict[str, str]:
-    """Return the device condition of a pod. `message` is the result of `device_message`."""
+    """Return the device condition of a pod; `message` is a result of `device_message`."""
     return {
         "type": BOUND_DEVICES,
         "status": "True",
@@ -49,7 +49,7 @@ def device_condition(message: str, now_ms: int) -> dict[str, str]:
 def read_device_condition(
     pod: Mapping[str, Any], node: str, request: Amounts
 ) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]] | None:
-    """Return the GPU shares and NUMA cells with which a pod was bound to a node.
+    """Read the GPU shares and NUMA cells with which a pod was bound to a node.
 
     The result is None if no condition records a bind to this node, or if its message is invalid.
     """

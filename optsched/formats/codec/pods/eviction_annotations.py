@@ -1,4 +1,4 @@
-"""Annotations of pods that plugins read: eviction, run time, NUMA nodes and devices."""
+"""Pod annotations that plugins read: eviction, run time, NUMA nodes and devices."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """Return the UID of the controller that replaces a deleted pod; empty without a controller."""
+    """Return the UID of the controller that replaces a pod if it is deleted; empty without one."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may restart elsewhere, by its annotation or because it has an owner."""
+    """Return whether a pod may restart on another node; by default, if it has an owner."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))
@@ -45,14 +45,14 @@ def is_movable(meta: ObjectMeta) -> bool:
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return the time in ms after its start for which a pod is protected from eviction, or 0."""
+    """Return for how many ms after its start a pod is protected from eviction, or 0."""
     key = wellknown.COOLDOWN_TIME
     where = "annotations" if key in meta.annotations else "labels"
     return _read(meta, where, key, parse_duration_ms, remarks)
 
 
 def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return the time in ms since 1970 at which the work of a pod was last saved; 0 if unknown."""
+    """Return when a pod last saved its work, in ms since 1970; 0 if unknown."""
     return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
 
 
@@ -74,7 +74,7 @@ def _read(
 
 
 def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldError]) -> int:
-    """Return the expected run time of a pod in ms, at most its `activeDeadlineSeconds`."""
+    """Return a pod's expected run time in ms, capped by its `activeDeadlineSeconds`."""
     estimate = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
     limit = spec.get("activeDeadlineSeconds")
     limit_ms = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
@@ -82,7 +82,7 @@ def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldEr
 
 
 def started_ms(status: Mapping[str, Any]) -> int:
-    """Return the time in ms since 1970 at which a pod was bound (condition PodScheduled), or 0."""
+    """Return when a pod was bound (condition PodScheduled), in ms since 1970; 0 if unknown."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, dict) and condition.get("type") == "PodScheduled":
@@ -99,7 +99,7 @@ def started_ms(status: Mapping[str, Any]) -> int:
 
 ANY_ZONE: Final = "*"
 SPREAD: Final = "spread"
-"""The vGPU policy of a PodGroup whose pods do not share vGPUs."""
+"""The vGPU policy of a PodGroup whose pods must not share a vGPU."""
 
 _AS_THEY_ARE: Final = (
     wellknown.SCORING_TYPE,
@@ -117,7 +117,7 @@ _READ_FURTHER: Final = (
     wellknown.VGPU_PODGROUP_POLICY,
 )
 NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
-"""Keys of the annotations that are read into `TaskShape.notes`."""
+"""Keys of the annotations that are decoded into `TaskShape.notes`."""
 
 _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 
@@ -130,7 +130,7 @@ def plugin_annotations_key(
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """Return the PodGroup whose pods do not share vGPUs; empty for a pod without this policy."""
+    """Return the PodGroup whose pods must not share vGPUs; empty for a pod without this policy."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
@@ -138,7 +138,7 @@ def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
 
 
 def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the annotations of a pod that hold the given plugin annotations."""
+    """Convert plugin annotations of a task to pod annotations."""
     found = dict(notes)
     if wellknown.VGPU_PODGROUP_POLICY in found:
         found[wellknown.VGPU_PODGROUP_POLICY] = SPREAD
@@ -148,12 +148,12 @@ def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str
 def read_plugin_annotations(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return the plugin annotations of a pod, as (key, value) sorted by key.
+    """Read the plugin annotations of a pod, as (key, value) pairs sorted by key.
 
-    If pods of a PodGroup must not share vGPUs, the value of the plugin annotation is the name of
-    the PodGroup.
+    If the pods of a PodGroup must not share vGPUs, the value of this annotation is the name of the
+    PodGroup.
 
-    A preemptable pod may also use revocable nodes unless its annotation states otherwise.
+    A preemptable pod may also use revocable nodes unless its annotation says otherwise.
     The only zone name with an effect is `*` (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}

@@ -1,4 +1,4 @@
-"""Decode pods into tasks; the decoder runs for each pod event and never raises an error."""
+"""Decode pods into tasks; the decoder runs for each pod event and never raises an exception."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE: Final = "default"
 OTHER_SCHEDULER: Final = "default-scheduler"
 IMPLICIT_PREFIX: Final = "pod:"
-"""Prefix of the gang name of a pod without a PodGroup. No object name contains a colon."""
+"""Prefix of the gang name of a pod without a PodGroup; object names contain no colons."""
 
 _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Number of unused task shapes that are kept, because a job's pods arrive one by one."""
+"""Number of task shapes that are kept although unused, because a job's pods arrive one by one."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -68,13 +68,13 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 class BarePodRules(StrEnum):
-    """The rule by which pods that name no PodGroup become gangs."""
+    """How pods that name no PodGroup become gangs."""
 
     PLACE = "place"
-    """Each pod that names no PodGroup becomes a separate gang."""
+    """Each pod that names no PodGroup becomes a gang of its own."""
 
     WAIT = "wait"
-    """A pod waits for the PodGroup that controllers create for the pod or its owner."""
+    """A pod waits until controllers create a PodGroup for it or its owner."""
 
 
 SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
@@ -83,21 +83,22 @@ SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDU
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The pods and nodes of this scheduler, and the default queue.
+    """Settings that determine which pods and nodes belong to this scheduler, and their defaults.
 
     Attributes
     ----------
     sharding
-        Sharding without its shards, or None for the sharding in the dump of a snapshot, if any.
+        Sharding mode and name without shards, or None to use the sharding in a snapshot dump, if
+        any.
     lifting_classes
         Names of PriorityClasses that let a PodGroup of a live cluster exceed the priority of its
         pods; None for all PriorityClasses.
     device_schedulers
-        Names of other schedulers in a live cluster whose pods hold the devices that the pods'
+        Names of other schedulers in a live cluster whose pods hold the devices that their
         annotations name; None for all schedulers.
     guarantees_override_budgets
-        Whether reclaims within a guarantee may exceed every disruption budget; if False, only the
-        budgets that a dump marks.
+        Whether reclaims within a guarantee may exceed every disruption budget. If False, they may
+        exceed only the budgets that a dump marks.
 
     """
 
@@ -111,18 +112,19 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """A decoder of pods into tasks.
+    """A decoder from pods to tasks.
 
     Pods with equal requests and constraints share one `TaskShape` object.
 
     Attributes
     ----------
     options
-        The scheduler names, default queue and rules by which pods are decoded.
+        The scheduler names, default queue and rules for decoding pods.
     priorities
-        Values of priority classes, for pods without a numeric priority; replaceable at any time.
+        Values of priority classes, for pods without a numeric priority; may be replaced at any
+        time.
     book
-        The ResourceClaims of the cluster, and the pods that name each claim.
+        The cluster's ResourceClaims, and the pods that name each of them.
     """
 
     def __init__(
@@ -133,8 +135,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape is kept only while pods have it, so that the constraints of a finished job use no
-        # memory.
+        # A shape is kept only while pods have it, so constraints of finished jobs use no memory.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -142,11 +143,11 @@ class PodDecoder:
         ] = RecentCache(_SHAPES_KEPT, num_used)
 
     def task(self, pod: Mapping[str, Any]) -> Task:
-        """Return the task of a pod. `Task.problem` names all invalid fields of the pod."""
+        """Decode a pod; `Task.problem` names all invalid fields of the pod."""
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """Return a pod's task, its invalid fields, and remarks that do not block placement."""
+        """Decode a pod; return its task, field errors, and remarks that do not block placement."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
@@ -161,7 +162,7 @@ class PodDecoder:
             errors.append(FieldError("spec.resourceClaims", len(claims), message))
             claims = ()
         if not spec.get("preemptionPolicy"):
-            # The API server writes the preemption policy of the priority class into pods, but a
+            # The API server copies the preemption policy of the priority class to pods, but a
             # manifest may lack the policy.
             priority_class = _text(spec, "spec.priorityClassName", [])
             if priority_class in self.priorities.never_preempting:
@@ -212,14 +213,14 @@ class PodDecoder:
         return task, (*errors, *remarks)
 
     def gang_priority(self, pod: Mapping[str, Any]) -> int:
-        """Return the priority of a pod's gang, which `volcano.sh/task-priority` does not change."""
+        """Return the priority of a pod's gang, which ignores `volcano.sh/task-priority`."""
         return self._priority(_mapping(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """Return the queue of a pod without a PodGroup.
 
         `namespace` holds the annotations of the pod's namespace. The queue of a bound pod is the
-        queue that admitted the pod, as the binder has recorded.
+        queue in which it was admitted, which the binder recorded.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (
@@ -236,7 +237,7 @@ class PodDecoder:
         keys = self._label_keys.get(key)
         if keys is None:
             keys = self._label_keys.add(key, label_keys(pod))
-        # The labels in matchLabelKeys are part of the shape; all other labels are not.
+        # The labels named by matchLabelKeys affect the shape; all other labels do not.
         full = (key, *map(meta.labels.get, keys))
         known, errors = self._shaped.get(full) or (None, ())
         shape = None if known is None else known()
@@ -256,7 +257,7 @@ class PodDecoder:
     def _with_claims(
         self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
     ) -> TaskShape:
-        """Return the shape with a pod's claims; a bound pod needs only their queue amounts."""
+        """Add a pod's claims to its shape; for a bound pod, only their queue amounts."""
         book, counted = self.book, [shape.request]
         by_key: list[str] = []
         by_request: list[DeviceClaimRequest] = []
@@ -280,7 +281,7 @@ class PodDecoder:
         )
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
-        """Return the gang key of the PodGroup that another scheduler's pod names, or ""."""
+        """Return the gang key for the PodGroup that another scheduler's pod names, or ""."""
         spec = _mapping(pod, "spec")
         if spec.get("schedulerName") in self.options.scheduler_names:
             return ""
@@ -289,7 +290,7 @@ class PodDecoder:
         return f"{meta.namespace}/{group}" if group else ""
 
     def _gang_key(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
-        """Return the key of a pod's gang; empty for a pod of another scheduler."""
+        """Return the key of a pod's gang; empty if the pod belongs to another scheduler."""
         if spec.get("schedulerName") not in self.options.scheduler_names:
             return ""
         group = gang_named_by(meta.annotations, spec)
@@ -321,12 +322,12 @@ def gang_named_by(annotations: Mapping[str, str], spec: dict[str, Any]) -> str:
 
 
 def is_gang_of_bare_pod(key: str) -> bool:
-    """Return whether a gang key belongs to a pod without a PodGroup."""
+    """Return whether a gang key is that of a pod without a PodGroup."""
     return key.partition("/")[2].startswith(IMPLICIT_PREFIX)
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
-    """Return whether a terminating pod holds no resources: it has ended or has no node."""
+    """Return whether a pod is terminating and holds no resources (ended, or never bound)."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
@@ -334,7 +335,7 @@ def has_left_cluster(pod: Mapping[str, Any]) -> bool:
 
 
 def awaits_node(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod has no node, has not ended and is not terminating."""
+    """Return whether a pod is not bound, has not ended and is not terminating."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return not spec.get("nodeName") and not is_terminating and _finished(status) is None
@@ -348,7 +349,7 @@ def is_standing(pod: Mapping[str, Any]) -> bool:
 
 
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of the ResourceClaims that a pod names; empty for a pod that has ended."""
+    """Return the keys of the ResourceClaims that a pod names; empty if the pod has ended."""
     spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
     if not spec.get("resourceClaims") or _finished(status) is not None:
         return ()
@@ -363,7 +364,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """Return a pod's index within its role, from annotation, label or name; -1 if unknown."""
+    """Return a pod's index in its role, from an annotation, label or the name; -1 if unknown."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not is_decimal(text, _MAX_DIGITS):
         return -1
@@ -393,7 +394,7 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
-    """Return the annotation with a key, else the label with the same key, else an empty string."""
+    """Return the annotation with this key, else the label with this key, else an empty string."""
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
 
@@ -426,7 +427,7 @@ def _task_status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """Return the state of a pod's queue gate, which is NONE if the pod has other gates."""
+    """Return the state of a pod's queue gate; it is NONE if the pod also has other gates."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

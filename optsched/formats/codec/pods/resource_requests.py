@@ -1,8 +1,7 @@
-"""The resource requests of a pod on its node, computed as in Kubernetes.
+"""The resource request of a pod, computed as in Kubernetes.
 
-Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`). For manifests that no API
-server has stored, the API server's defaults apply (pkg/apis/core/v1/defaults.go,
-`SetDefaults_Pod`).
+Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`). Manifests that no API
+server has stored get the API server's defaults (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`).
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ if TYPE_CHECKING:
 _Amounts: TypeAlias = dict[str, int]
 
 _LIMITED: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
-"""Resources whose limits are charged to ResourceQuotas."""
+"""Resources whose limits count towards ResourceQuotas."""
 _SIDECAR: Final = "Always"
 _RESIZE_PENDING: Final = "PodResizePending"
 _INFEASIBLE: Final = "Infeasible"
 
 
 def pod_request(spec: Fields, status: Fields) -> _Amounts:
-    """Return the request of a pod by resource in base units, without zeros.
+    """Return a pod's request in base units, keyed by resource, without zeros.
 
-    `status` is the status of the pod. For a running pod, the amounts that the kubelet has allocated
-    apply if they exceed the amounts in the spec (in-place resize, KEP-1287).
+    `status` is the pod's status. For a running pod, amounts that the kubelet has allocated apply if
+    they exceed those in the spec (in-place resize, KEP-1287).
     """
-    # The amounts that the kubelet has allocated to each container, by name.
+    # The amounts that the kubelet has allocated, keyed by container name.
     allocated: dict[str, _Amounts] = {}
     for part in ("containerStatuses", "initContainerStatuses"):
         for each in status.records(part):
@@ -60,10 +59,10 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
 
 
 def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
-    """Return the CPU and memory by which the limits of a pod exceed its request.
+    """Return by how much a pod's CPU and memory limits exceed its request.
 
-    A resource without a limit adds 0. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of
-    the usage plugin.
+    Resources without a limit are omitted. Volcano: `getPodCPURequestLimit`,
+    `getPodMemRequestLimit` of the usage plugin.
     """
     limits = _pod_limits(spec)
     found = {name: limits.get(name, 0) - request.get(name, 0) for name in (CPU, MEMORY)}
@@ -71,7 +70,7 @@ def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
 
 
 def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
-    """Return the amounts that a pod adds to ResourceQuotas, by quota resource name.
+    """Return the amounts by which a pod increases ResourceQuota usage, keyed by quota resource.
 
     The amounts include the pod's request. Kubernetes: `PodUsageFunc` in
     `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the `minResources` of PodGroups
@@ -104,7 +103,7 @@ def _containers(
     request_of: Callable[[Fields], _Amounts],
     init_request_of: Callable[[Fields], _Amounts],
 ) -> _Amounts:
-    """Return the larger of the container sum and the initialization peak, by resource."""
+    """Return the container sum or the initialization peak, whichever is larger, per resource."""
     total: _Amounts = {}
     for container in spec.records("containers"):
         _add(total, request_of(container))
@@ -129,7 +128,7 @@ def is_sidecar(container: Fields) -> bool:
 
 
 def own_request(container: Fields) -> _Amounts:
-    """Return the requests of a container; a limit without a request is also the request."""
+    """Return the requests of a container; a missing request defaults to the limit."""
     resources = container.record("resources")
     limits = resources.amounts("limits", whole_devices=True)
     return {**limits, **resources.amounts("requests", whole_devices=True)}
@@ -143,7 +142,7 @@ def _current_request(
 ) -> _Amounts:
     """Return the larger of a container's request and its allocation.
 
-    A resize that is infeasible has no effect, so only the allocation counts.
+    If a resize is infeasible, only the allocation counts.
     """
     current = allocated.get(container.text("name"))
     if is_infeasible and current is not None:

@@ -1,4 +1,4 @@
-"""The requests and constraints of a pod as a `TaskShape`, and a cache key of these fields."""
+"""The requests and constraints of a pod as a `TaskShape`, and a cache key for these fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TOO_MUCH: Final = f"is more than any node has: request at most {MAX_ON_NODE} in
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
-    """Return the requests and placement constraints of a pod, and all invalid fields.
+    """Read a pod's requests and scheduling constraints; return them and all field errors.
 
     The returned `TaskShape` omits invalid fields, so a pod with errors must not be placed.
     """
@@ -52,7 +52,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
     pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
     required = nodes.optional_record(_REQUIRED)
     requested = pod_request(spec, whole.record("status"))
-    # No node offers a resource that states only an amount per GPU or NPU.
+    # A resource that is only an amount per GPU or NPU is not advertised by any node.
     for name in [n for n in requested if n == VGPU_PERCENT or is_npu_amount(n)]:
         del requested[name]
     excessive = [name for name, amount in requested.items() if amount > MAX_ON_NODE]
@@ -80,7 +80,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # A list may be read several times, but each mistake in the list is reported only once.
+    # A list may be read several times, but each error in it is reported once.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -100,11 +100,10 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 
 
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
-    """Return a task shape without lists that are too long for a session.
+    """Drop lists that are too long for a session from a task shape.
 
     The result is `shape` itself if all lists are short enough. A pod with a list that is too long
-    is marked as a problem and is not scheduled. A running pod keeps its request and its
-    anti-affinity.
+    is reported and not scheduled. A running pod keeps its request and its anti-affinity.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
@@ -120,9 +119,9 @@ def _num_node_requirements(shape: TaskShape) -> int:
 
 
 MOST_TERMS: Final = 100
-"""Maximum number of terms in one list of a pod, and of resource names in a pod; 10 are usual."""
+"""Maximum number of terms in one list of a pod, and of its resource names; 10 are usual."""
 MOST_REQUIREMENTS: Final = 1000
-"""Maximum number of node requirements in all node affinity terms of a pod."""
+"""Maximum number of node requirements in all node affinity terms of a pod together."""
 _LIMITED: Final = {
     "node_selector": "spec.nodeSelector",
     "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
@@ -153,7 +152,7 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
 
 
 def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """Yield (weight, term) of each preferred term; `sign` is -1 for anti-affinity, else 1."""
+    """Yield (weight, term) for each preferred term; `sign` is -1 for anti-affinity, else 1."""
     for each in fields.records(_PREFERRED):
         yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 
@@ -177,7 +176,7 @@ def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
 
 
 def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
-    """Return the distinct ports of a pod's containers and sidecars (`GetHostPorts`), sorted."""
+    """Return the distinct host ports of containers and sidecars (`GetHostPorts`), sorted."""
     on_host = spec.boolean("hostNetwork")
     sidecars = (each for each in spec.records("initContainers") if is_sidecar(each))
     ports: set[tuple[str, str, int]] = set()
@@ -190,7 +189,7 @@ def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
 
 
 def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
-    """Return a pod's claim keys; a generic ephemeral volume's claim is named `<pod>-<volume>`."""
+    """Return a pod's PVC keys; an ephemeral volume's claim is named `<pod>-<volume>`."""
     names: set[str] = set()
     for volume in spec.records("volumes"):
         claim = volume.optional_record("persistentVolumeClaim")
@@ -202,7 +201,7 @@ def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
 
 
 def label_keys(pod: object) -> tuple[str, ...]:
-    """Return the sorted keys of those labels of a pod on which its constraints depend."""
+    """Return the sorted keys of the pod labels on which the pod's constraints depend."""
     spec = Fields(pod, POD, "", []).record("spec")
     affinity = spec.record("affinity")
     keys: set[str] = set()
@@ -222,11 +221,11 @@ _FORMAT: Final = 2
 _OTHER_CONDITIONS: Final = frozenset(
     {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
 )
-"""Types of conditions that every pod has and that do not concern an in-place resize."""
+"""Condition types that every pod has and that do not concern an in-place resize."""
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a key of all pod fields that determine its shape, except labels; None if malformed."""
+    """Return a key of all pod fields but labels that determine the shape, or None if malformed."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
@@ -243,15 +242,15 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
             for v in volumes
             if v.get("persistentVolumeClaim") is not None or v.get("ephemeral") is not None
         ]
-        # The meaning of these fields depends on the namespace or name of the pod.
+        # These fields depend on the namespace or name of the pod.
         relations: tuple[object, ...] = affinity, spread, claims
         if affinity or spread or claims:
             name = meta.name if claims and any("ephemeral" in v for v in claims) else None
             relations = (*relations, meta.namespace, name)
         own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
         parts = (
-            # The key distinguishes types of empty values, because `false` is an error where an
-            # empty list is valid.
+            # The key distinguishes empty values by type, because `false` is an error where an empty
+            # list is valid.
             containers and [_container_key(c) for c in containers],
             starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
             get("overhead"),
@@ -274,7 +273,7 @@ def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """Return the kubelet's allocations to containers, and the state of an in-place resize."""
+    """Return a key of the kubelet's allocations to containers and the in-place resize state."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting

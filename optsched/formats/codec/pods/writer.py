@@ -1,4 +1,4 @@
-"""Encoding of a task as the manifest of a pod."""
+"""Encode a task as a pod manifest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _PHASE_OF: Final = {
 
 
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
-    """Return the pod of a task.
+    """Return the pod manifest of a task.
 
     `gang` is the task's gang, or None for a pod of another scheduler.
     """
@@ -84,7 +84,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
     if task.nominated_node:
         status["nominatedNodeName"] = task.nominated_node
     if task.started_ms:
-        # The time of this condition is the time at which the pod was bound.
+        # The transition time of this condition is the time at which the pod was bound.
         bound = {"type": "PodScheduled", "status": "True"}
         status["conditions"] = [{**bound, "lastTransitionTime": time_text(task.started_ms)}]
     created = time_text(task.created_ms)
@@ -128,7 +128,7 @@ def is_missing(gang: Gang) -> bool:
 
 
 def _task_annotations(task: Task, priority: int) -> dict[str, str]:
-    """Return the annotations for task properties that the pod's labels and name do not express."""
+    """Return annotations for task properties that the pod's labels and name do not express."""
     annotations: dict[str, str] = {}
     without_annotations = ObjectMeta(task.name, labels=task.labels)
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
@@ -187,9 +187,9 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
         "podAffinity": _pod_affinity(shape.pod_affinity, near),
         "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
     }
-    # The request omits the queue amounts of claims, which are read from the claims.
+    # The request omits the queue amounts of claims, which are computed from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    # A request of 0 is written explicitly, because a limit alone would imply an equal request.
+    # A request of 0 is explicit, because a limit alone would imply an equal request.
     requests = {**{name: 0 for name, _ in shape.burst}, **plain}
     resources = {"requests": format_resource_list(requests)}
     if shape.burst:
