@@ -1,4 +1,4 @@
-"""Requests to a scheduler extender and its replies, in the format of Volcano's protocol.
+"""Requests to a scheduler extender and its replies, in Volcano's protocol.
 
 Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The Go types of Volcano's scheduler
 have no JSON tags, so the JSON fields have the names of the Go fields.
@@ -36,19 +36,19 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano's code of each task state (`SCH/api/types.go`), a single bit."""
+"""Volcano's code for each task status (`SCH/api/types.go`), a single bit."""
 
 READY, NOT_READY = 1, 2
 
 MOST_WORDS: Final = 1000
-"""Maximum number of characters of an extender's message that optsched reports."""
+"""Maximum number of characters of an extender's message in optsched's reports."""
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """Return the body of a request for a verb other than PREDICATE."""
+    """Return the request body for a verb other than PREDICATE."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}
@@ -63,13 +63,13 @@ def request_body(question: Question, snapshot: Snapshot) -> Body:
 
 
 def predicate_body(task: Body, node: Body, nodes: Iterable[Body] = ()) -> Body:
-    """Return the PREDICATE request for a task and a node. A reply may cover all `nodes`."""
+    """Return the PREDICATE request for a task and a node; a reply may cover all `nodes`."""
     more = list(nodes)
     return {"task": task, "node": node, **({"nodes": more} if more else {})}
 
 
 def session_body(snapshot: Snapshot) -> Body:
-    """Return the request at the start of a session, which contains the whole cluster."""
+    """Return the request that starts a session; it contains the whole cluster."""
     return {
         "Jobs": {gang.key: job_info(gang, snapshot) for gang in snapshot.gangs},
         "Nodes": {node.name: node_info(node) for node in snapshot.nodes},
@@ -81,7 +81,7 @@ def session_body(snapshot: Snapshot) -> Body:
 
 
 def task_info(task: Task, snapshot: Snapshot) -> Body:
-    """Return a task with its pod as `api.TaskInfo`."""
+    """Format a task and its pod as `api.TaskInfo`."""
     return {**_plain_task(task), "Pod": pod_manifest(task, snapshot.gang_by_key.get(task.gang))}
 
 
@@ -104,7 +104,7 @@ def _plain_task(task: Task) -> Body:
 
 
 def node_info(node: Node) -> Body:
-    """Return a node with its tasks as `api.NodeInfo`."""
+    """Format a node and its tasks as `api.NodeInfo`."""
     offers = {name: amount for name, amount in node.allocatable if name != PODS}
     used = total(t.shape.request for t in node.residents)
     releasing = (t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
@@ -124,7 +124,7 @@ def node_info(node: Node) -> Body:
 
 
 def job_info(gang: Gang, snapshot: Snapshot) -> Body:
-    """Return a gang with its tasks and its PodGroup as `api.JobInfo`."""
+    """Format a gang, its tasks and its PodGroup as `api.JobInfo`."""
     standing = (t.shape.request for t in gang.tasks if t.status.is_standing)
     return {
         "UID": gang.key,
@@ -160,7 +160,7 @@ def job_info(gang: Gang, snapshot: Snapshot) -> Body:
 
 
 def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
-    """Return a queue as `api.QueueInfo`; its usage excludes the tasks of child queues."""
+    """Format a queue as `api.QueueInfo`; its usage excludes the tasks of child queues."""
     held = total(
         task.shape.request
         for gang in snapshot.gangs
@@ -186,7 +186,7 @@ def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
 
 
 def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
-    """Return amounts in base units as `api.Resource`, whose scalar resources are in thousandths."""
+    """Format base units as `api.Resource`, in which scalar resources are thousandths."""
     found = dict(amounts)
     scalars = {n: a * 1000 for n, a in found.items() if n not in (CPU, MEMORY, PODS)}
     return {
@@ -201,9 +201,9 @@ def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
 
 
 def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
-    """Return an extender's reply as fields of `Reply`; raises ValueError if the reply is invalid.
+    """Parse an extender's reply into fields of `Reply`; raise ValueError if it is invalid.
 
-    `read_refusals` reads the replies to PREDICATE.
+    Replies to PREDICATE are parsed by `read_refusals` instead.
     """
     found = _object(raw)
     match verb:
@@ -224,7 +224,7 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
 
 
 def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
-    """Return the refused nodes with reasons, and whether the reply covers all requested nodes.
+    """Return the rejected nodes with reasons, and whether the reply covers all requested nodes.
 
     Volcano's reply covers one node. The reason is in the field `errorMessage` of the reply, or in
     its field `status` in newer versions.
@@ -239,7 +239,7 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
 
 
 def _short(message: str) -> str:
-    """Return a message without control characters, of at most `MOST_WORDS` characters."""
+    """Remove control characters from a message, and cut it to `MOST_WORDS` characters."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in message).split())
     return plain if len(plain) <= MOST_WORDS else f"{plain[: MOST_WORDS - 1]}…"
 
@@ -259,7 +259,7 @@ def _object(raw: bytes) -> Body:
 _MOST_SCORE = 1e300
 """The largest accepted score.
 
-Scores are limited, because a JSON number may exceed the largest float.
+Scores are bounded because a JSON number may exceed the largest float.
 """
 
 

@@ -1,6 +1,6 @@
-"""Reader and writer of plan files (`plan.json`, explained in docs/plan.md).
+"""Reader and writer of plan files (`plan.json`, described in docs/plan.md).
 
-`deploy/schemas/plan.v1alpha1.json` defines the format; the reader validates against this schema.
+The reader validates against the schema in `deploy/schemas/plan.v1alpha1.json`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_VICTIM: Final = "is not a running pod of this snapshot"
 
 @cache
 def published_schema(kind: str) -> Schema:
-    """Return the JSON schema of the file format of a kind, such as Plan, in `deploy/schemas`."""
+    """Return the JSON schema in `deploy/schemas` for files of a kind, such as Plan."""
     folder = importlib.resources.files("optsched.deploy") / "schemas"
     found: Schema = json.loads((folder / f"{kind.lower()}.v1alpha1.json").read_text("utf-8"))
     return found
@@ -63,8 +63,7 @@ def published_schema(kind: str) -> Schema:
 class Eviction:
     """A pod to evict, the action that evicts it, and its preemptor: a gang or a plugin.
 
-    `to` is the node where the evicted pod starts again, or an empty string if the pod does not
-    restart.
+    `to` is the node on which the pod restarts, or an empty string if it does not restart.
     """
 
     pod: str
@@ -77,20 +76,20 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """The content of a plan file, by pod and gang key, without the order of the actions.
+    """The content of a plan file, keyed by pod and gang; the order of actions is not recorded.
 
     Attributes
     ----------
     enqueued
         Keys of the gangs to enqueue, sorted.
     binds, nominations
-        Node name by pod key.
+        Node name, keyed by pod.
     shared_gpus, devices, numa
-        By key of each bound pod: its GPU shares, the devices of its claims, its NUMA cells.
+        GPU shares, claimed devices and NUMA cells of bound pods, keyed by pod.
     evictions
         The pods to evict, sorted by pod key.
     pending, pending_pods
-        The reason why a gang or a pod waits, by key of the gang or pod.
+        The reason why a gang or a pod waits, keyed by gang or pod.
 
     """
 
@@ -110,7 +109,7 @@ class PlanDocument:
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    """Return the content of the file for a plan."""
+    """Convert a plan to the content of a plan file."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
@@ -133,7 +132,7 @@ def plan_document(plan: Plan) -> PlanDocument:
 
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
-    """Return the JSON object of a plan file."""
+    """Convert the content of a plan file to a JSON object."""
     evictions: list[dict[str, str]] = []
     for each in document.evictions:
         optional = {"to": each.to, "plugin": each.plugin, "reason": each.reason}
@@ -189,12 +188,12 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
 
 
 def write_plan(plan: Plan) -> str:
-    """Return the text of a plan file, with sorted keys so that equal plans have equal texts."""
+    """Format a plan as plan file; keys are sorted, so equal plans result in equal text."""
     return written(plan_document(plan))
 
 
 def written(document: PlanDocument) -> str:
-    """Return the text of the plan file with the given content."""
+    """Format the content of a plan file as text."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
@@ -220,7 +219,7 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
 
 
 def encode_level(level: LevelResult) -> dict[str, Any]:
-    """Return the JSON object of one objective level."""
+    """Format one objective level as a JSON object."""
     return {
         "name": level.name,
         "unit": level.unit,
@@ -235,7 +234,7 @@ def encode_level(level: LevelResult) -> dict[str, Any]:
 
 
 def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """Return the content of a plan file's text, or None if it is invalid, and all its errors."""
+    """Parse the text of a plan file; return its content, or None if invalid, and all errors."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -244,7 +243,7 @@ def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]
 
 
 def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """Return the content of a plan file's JSON object, or None if invalid, and all its errors."""
+    """Parse a plan file's JSON object; return its content, or None if invalid, and all errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -273,7 +272,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
 
 
 def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
-    """Yield the keys, and report an error for each key that is not `namespace/name`."""
+    """Yield all keys; report an error for each key that is not `namespace/name`."""
     for key in keys:
         if not _KEY.fullmatch(key):
             fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)
@@ -286,7 +285,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Yield each pod key, with the list that the field `name` holds for the pod."""
+    """Yield (pod key, list entries) for each pod in the field `name`."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):
@@ -359,7 +358,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
 
 
 def parse_level(fields: Fields) -> LevelResult:
-    """Return the result of one objective level from its fields in a file."""
+    """Parse the result of one objective level."""
     return LevelResult(
         name=fields.text("name"),
         unit=fields.text("unit"),
@@ -389,7 +388,7 @@ def _seconds(fields: Fields) -> float:
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """Return the plan in a document, and an error for each pod that the snapshot lacks.
+    """Convert a document to a plan; return it and an error for each pod that the snapshot lacks.
 
     The actions are in an executable order: enqueue gangs, evict pods, bind pods, nominate pods.
     Actions of one type are sorted by key.

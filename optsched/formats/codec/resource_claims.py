@@ -518,9 +518,10 @@ class ClaimBook:
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
-        """Return the pod to which a claim is charged: a reserved pod, or else the first by key.
+        """Return the pod whose queue is charged for a claim; pods with a reservation come first.
 
-        The result is empty if no pod names the claim.
+        Among equal pods, the first by key is returned. The result is empty if no pod names the
+        claim.
         """
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()

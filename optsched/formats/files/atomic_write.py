@@ -1,4 +1,4 @@
-"""Atomic writes of files: if a write fails, the old content is kept."""
+"""Atomic file writes: if a write fails, the old content is kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text to a temporary file, flush it to disk, and rename it to `path`.
+    """Write text to a temporary file, flush it to disk and rename it to `path`.
 
     Raises
     ------
     OSError
-        The file cannot be written; the error names the file. The old content stays, and the
+        The file cannot be written; the error names the file. The old content is kept, and the
         temporary file is removed.
 
     """
@@ -42,19 +42,19 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def can_be_replaced(path: Path) -> bool:
-    """Return whether a path does not exist or is a regular file, so that it can be replaced.
+    """Return whether a path can be replaced: it is a regular file or does not exist.
 
     Devices, pipes and links to descriptors, such as `/dev/stdout`, must not be replaced, even if
-    the descriptor belongs to a regular file.
+    the descriptor refers to a regular file.
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())
 
 
 def truncate_to_last_line(path: Path) -> str:
-    """Remove everything after the last line break of a file; returns the remaining text.
+    """Remove everything after the last line break of a file, and return the remaining text.
 
-    For a path that is not a regular file, such as a device, the result is an empty text.
+    If the path is not a regular file but, for example, a device, return an empty string.
     """
     if not path.is_file():
         return ""

@@ -1,7 +1,7 @@
-"""Mistakes in cluster objects: object, field, value, and accepted values.
+"""Errors in cluster objects, with object, field, value, and accepted values.
 
 InstanceError(Exception)    a file or folder that contains no cluster
-└─ ObjectProblem            one problem of one object, which does not affect other objects
+└─ ObjectProblem            one error in one object, which does not affect other objects
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One mistake in one object. A mistake in one object does not affect the other objects.
+    """One error in one object; it does not affect other objects.
 
     Attributes
     ----------
     kind
-        Kind of the object, such as Pod; empty if the mistake concerns a whole file.
+        Kind of the object, such as Pod; empty if the error concerns a whole file.
     key
         `namespace/name`, or the name alone for cluster-scoped objects.
     path
-        The field with the mistake; empty if the mistake concerns the whole object.
+        The field with the error; empty if the error concerns the whole object.
     value
         The value of the field in the object.
     message
         What is wrong with the value, and which values are accepted.
     where
-        `file:line` of the object; empty for an object that is not from a file.
+        `file:line` of the object; empty if the object is not from a file.
     """
 
     kind: str
@@ -52,9 +52,9 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A file or folder contains nothing to schedule.
+    """An error for a file or folder that contains nothing to schedule.
 
-    `problems` lists the mistakes in its objects.
+    `problems` lists the errors in its objects.
     """
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
@@ -69,13 +69,13 @@ class InstanceError(Exception):
 def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
-    """Return the field errors of one object as `ObjectProblem` objects.
+    """Convert the field errors of one object to `ObjectProblem` objects.
 
-    `where` is `file:line` of the object.
+    `where` is the `file:line` of the object.
     """
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 
 def join_messages(errors: Iterable[FieldError]) -> str:
-    """Return all errors in one sentence, which is the message of a `Reason`."""
+    """Join errors to one sentence, for the message of a `Reason`."""
     return "; ".join(map(str, errors))

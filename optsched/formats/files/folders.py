@@ -1,4 +1,4 @@
-"""The files of a folder and of its subfolders."""
+"""List the files in a folder and its subfolders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from optsched.formats.files.diagnostics import InstanceError
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted by path.
+    """Return the files in a folder and its subfolders, sorted by path.
 
-    Raises InstanceError if a folder cannot be read, because its files would be missing silently.
-    Links to folders are not followed.
+    Raises InstanceError if a folder cannot be read; otherwise its files would be missing without
+    notice. Symbolic links to folders are not followed.
     """
     found = []
     for parent, _, names in os.walk(folder, onerror=_refuse):

@@ -1,4 +1,4 @@
-"""Certificate authorities, and the certificates that they issue. All keys are EC P-256."""
+"""Certificate authorities and the certificates that they issue; all keys are EC P-256."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that issues certificates; `now` is the time of issue."""
+    """A certificate authority; the methods take the time of issue as `now`."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def create(cls, name: str, *, now: datetime) -> Authority:
-        """Return a new self-signed authority, valid for ten years."""
+        """Create a self-signed authority that is valid for ten years."""
         key = generate_key()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def load(cls, credential: Credential) -> Authority:
-        """Return the authority of a credential; raises TypeError or ValueError if invalid."""
+        """Load an authority from a credential; raise TypeError or ValueError if it is invalid."""
         key = serialization.load_pem_private_key(credential.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"expected an EC key for the authority, found {type(key).__name__}")
@@ -72,19 +72,19 @@ class Authority:
 
     @property
     def credential(self) -> Credential:
-        """The certificate and the private key of the authority, in PEM."""
+        """The certificate and private key of the authority, in PEM."""
         return Credential(pem(self.certificate), key_pem(self.key))
 
     def issue_server(
         self, names: Sequence[str], *, now: datetime, life: timedelta = LIFETIME
     ) -> Credential:
-        """Return a certificate for a server with the given DNS names and IP addresses."""
+        """Issue a certificate for a server with the given DNS names and IP addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
         alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
         return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, life)
 
     def issue_client(self, user: str, *, groups: Sequence[str] = (), now: datetime) -> Credential:
-        """Return a certificate for a user, in which CN is the user name and each O is a group."""
+        """Issue a certificate for a user; CN is the user name, and each O is a group."""
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
             + [x509.NameAttribute(NameOID.COMMON_NAME, user)]
@@ -115,7 +115,7 @@ class Authority:
 
 
 def generate_key() -> ec.EllipticCurvePrivateKey:
-    """Return a new EC P-256 private key."""
+    """Generate an EC P-256 private key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -123,7 +123,7 @@ def key_pem(
     key: ec.EllipticCurvePrivateKey,
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> bytes:
-    """Return a private key as PEM, without a password."""
+    """Format a private key as PEM without a password."""
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
@@ -145,7 +145,7 @@ def _key_usage(*purposes: str) -> x509.KeyUsage:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """Return an IP address if the name is an IP address, and otherwise a DNS name."""
+    """Return an IP address if the name is one, and otherwise a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -153,5 +153,5 @@ def general_name(name: str) -> x509.GeneralName:
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """Return a certificate in PEM."""
+    """Format a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,10 +1,10 @@
-"""YAML and JSON texts as Python values, one document at a time. Only this module uses PyYAML.
+"""Read YAML and JSON text one document at a time, and write YAML; only this module uses PyYAML.
 
-Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest has
-the same meaning for both programs. For example, `yes` and `on` are true, `010` is 8, timestamps are
-texts, and keys are always texts. One difference: `y` and `n` are texts, as in PyYAML and YAML 1.2,
-because users choose `y` and `n` as names. kubectl refuses a manifest with `name: y`. The parser is
-libyaml if PyYAML was built with libyaml.
+Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so a manifest has the
+same meaning for both programs. For example, `yes` and `on` are true, `010` is 8, timestamps are
+strings, and keys are always strings. One difference: `y` and `n` are strings, as in PyYAML and YAML
+1.2, because users choose them as names. kubectl rejects a manifest with `name: y`. The parser is
+libyaml if PyYAML was built with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Maximum number of values after expansion of aliases: a base, and a number per character."""
+"""Maximum number of values after expansion of aliases: a constant, and values per character."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -54,17 +54,17 @@ _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
 _LETTERS: Final = frozenset(("y", "Y", "n", "N"))
-"""Texts that kubectl reads as booleans and optsched as texts; the writer puts them in quotes."""
+"""Strings that kubectl reads as booleans but optsched as strings; the writer quotes them."""
 _MAX_DIGITS: Final = 400
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
-"""A step in the path of a field: a field name, or an index or a key in brackets."""
+"""A step in a field path: a field name, or an index or a key in brackets."""
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
-    """A YAML writer without anchors that quotes texts that kubectl would read as another type."""
+    """A YAML writer without anchors; it quotes strings that kubectl would read as another type."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -73,7 +73,7 @@ class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
         is_plain = isinstance(scalar(text), str) and text not in _LETTERS
         style = None if is_plain else "'"
         if not plaintext.is_plain(text):
-            # In YAML, only double-quoted texts allow escapes.
+            # In YAML, only double-quoted strings can contain escapes.
             style = '"'
         node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
         return node
@@ -84,7 +84,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True, slots=True)
 class TextError:
-    """A syntax error in a text, with the line and column of the error.
+    """A syntax error and its position.
 
     Lines and columns are counted from 1.
     """
@@ -96,16 +96,16 @@ class TextError:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a YAML or JSON text.
+    """One YAML or JSON document.
 
     Attributes
     ----------
     line
-        Line number of the document's start, counted from 1.
+        Line number at which the document starts, counted from 1.
     item_lines
-        Line numbers of the objects in the list `items` of the document; empty if unknown.
+        Line numbers of the objects in the document's list `items`; empty if unknown.
     end
-        Number of characters from the start of the text to the end of the part with the document.
+        Number of characters from the start of the text to the end of the document's part.
 
     """
 
@@ -116,7 +116,7 @@ class Document:
 
 
 def read_yaml(text: str) -> Iterator[Document | TextError]:
-    """Yield the documents of a text in order; an invalid document does not affect the next one.
+    """Yield the documents of a text in order; an invalid document does not affect later ones.
 
     An error about a duplicate key precedes the document. The last value of a duplicate key applies.
     """
@@ -131,7 +131,7 @@ def read_yaml(text: str) -> Iterator[Document | TextError]:
 
 
 def read_json(text: str) -> Iterator[Document | TextError]:
-    """Yield the single document of a JSON text, or its syntax error."""
+    """Yield the document in a JSON text, or its syntax error."""
     try:
         yield Document(json.loads(text), 1, (), len(text))
     except json.JSONDecodeError as e:
@@ -141,7 +141,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 
 
 def line_of(text: str, document: Document, path: str) -> int:
-    """Return the line number of a field in a document, or of the field's nearest existing ancestor.
+    """Return the line number of a field, or of its nearest existing ancestor.
 
     `path` is the path of the field, such as `spec.tasks[0].name`.
     """
@@ -160,7 +160,7 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """Return the documents before the first invalid document; the result is cached."""
+    """Return the documents that precede the first invalid document; the result is cached."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):
@@ -169,7 +169,7 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line number and the YAML node of a child, or None if the child does not exist."""
+    """Return the line number and the YAML node of a child, or None if it does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None
@@ -181,7 +181,7 @@ def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
 
 
 def write_yaml(value: object) -> str:
-    """Return a value as YAML with sorted keys, escaped control characters and no anchors."""
+    """Format a value as YAML with sorted keys, escaped control characters and no anchors."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=100)
     return plaintext.printable(text, keep="\n\t")
 
@@ -190,7 +190,7 @@ def write_yaml(value: object) -> str:
 
 
 def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:
-    """Yield the documents of a part of a text that starts at line `line`, counted from 0."""
+    """Yield the documents in a part of a text; the part starts at `line`, counted from 0."""
     try:
         loader = _LOADER(part)
     except UnicodeEncodeError as e:
@@ -207,7 +207,7 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
             reason = "a tab cannot indent: write spaces"
         yield TextError(line + row + 1, place + 1, f"is not YAML: {reason}")
     except yaml.reader.ReaderError as e:
-        # The error has no line, so the first character that YAML forbids is searched again.
+        # The error has no line number, so search for the first character that YAML forbids.
         found = yaml.reader.Reader.NON_PRINTABLE.search(part)
         before = part[: found.start()] if found else ""
         column = len(before) - before.rfind("\n")
@@ -225,7 +225,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """A builder of values from YAML parser events. All aliases of an anchor share one value."""
+    """A builder of values from YAML parser events; all aliases of an anchor share one value."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
@@ -239,7 +239,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """Yield the documents of a part of the text, each after the errors in the document."""
+        """Yield the documents in a part of the text, each preceded by its errors."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
@@ -256,7 +256,7 @@ class _Builder:
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise _error(f"the alias {event.anchor} names no complete anchor", event)
-            # Shared values use no memory here, but readers visit them once for each alias.
+            # A shared value uses no extra memory, but readers visit it once per alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
@@ -282,7 +282,7 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """Return the value of the field `items`, and record the line of each item of the list."""
+        """Build the value of the field `items`, and record the line of each list item."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []
@@ -290,8 +290,7 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # A nested list named `items` ends earlier, so this assignment overrides the lines of its
-        # items.
+        # A nested list named `items` ends earlier, so this assignment overrides its item lines.
         self._item_lines = lines
         return built
 
@@ -321,7 +320,7 @@ class _Builder:
         return {**merged, **built} if merged else built
 
     def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
-        """Return the merged mappings of the key `<<`; an earlier mapping overrides a later one."""
+        """Merge the mappings under the key `<<`; earlier mappings override later ones."""
         found: dict[str, Any] = {}
         for part in parts if isinstance(parts, list) else [parts]:
             if not isinstance(part, dict):
@@ -338,7 +337,7 @@ class _Builder:
 
 @lru_cache(maxsize=65536)
 def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
-    """Return the value of a plain YAML scalar."""
+    """Convert a plain YAML scalar to a Python value."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":
@@ -357,12 +356,12 @@ def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
 
 
 def read_document(path: Path, kind: str) -> tuple[str, Document]:
-    """Return the text of a YAML or JSON file, and the single document of the file.
+    """Return the text of a YAML or JSON file and the only document in it.
 
     Raises
     ------
     InstanceError
-        The file cannot be read, or does not consist of one document of the kind `kind`.
+        The file cannot be read, or does not consist of one document of kind `kind`.
 
     """
     what = kind.lower()

@@ -1,1 +1,1 @@
-"""Snapshots: assembly from Kubernetes objects in any source, and encoding as such objects."""
+"""Assemble snapshots from Kubernetes objects of any source, and encode them as such objects."""

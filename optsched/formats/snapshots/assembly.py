@@ -1,4 +1,4 @@
-"""Assembly of a whole cluster from JSON objects, in any order and from any source."""
+"""Assemble a cluster snapshot from JSON objects, in any order and from any source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""Kind of the object in a dump that records in `takenAt` when the snapshot was taken."""
+"""Kind of the object in a dump whose `takenAt` records when the snapshot was taken."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a text: write it in quotes"
@@ -63,26 +63,26 @@ _REPORT_ORDER: Final = (
     kinds.RESOURCE_QUOTA,
     kinds.NODE_SHARD,
 )
-"""The kinds whose fields are read, in the order in which errors are reported."""
+"""The kinds whose fields are read, in the order in which their errors are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A snapshot, and the problems of the objects from which it was assembled.
+    """A snapshot, and the problems with the objects from which it was assembled.
 
     Attributes
     ----------
-    num_read
+    Number of objects whose kinds belong to a snapshot.
         Number of objects of kinds that belong to a snapshot.
     problems
-        Invalid fields, duplicates, and references to missing objects. The snapshot also records
-        the problem of each object that cannot be used.
+        Invalid fields, duplicates, and references to missing objects. The snapshot also records why
+        an object cannot be used.
     ignored
-        Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
+        Number of objects whose kinds do not belong to a snapshot, keyed by `apiVersion Kind`.
     left_out
-        (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
+        (`apiVersion Kind name`, `file:line`) of each object counted in `ignored`.
     elsewhere
-        Number of pods that wait for another scheduler, by scheduler name; the snapshot omits them.
+        Number of pods that wait for another scheduler, keyed by its name; the snapshot omits them.
 
     """
 
@@ -101,32 +101,32 @@ def assemble(
     *,
     where: Sequence[str] = (),
 ) -> Assembled:
-    """Return the snapshot of a cluster. An invalid object does not affect the other objects.
+    """Assemble the snapshot of a cluster; an invalid object does not affect other objects.
 
     Parameters
     ----------
     objects
-        Manifests, or objects from an API server. An object without a namespace is in `default`. The
-        position of the object in milliseconds replaces a missing creation time.
+        Manifests, or objects from an API server. An object without a namespace is in `default`. A
+        missing creation time is replaced by the object's position, in milliseconds.
     options
-        The scheduler names and other settings that select the pods and nodes of this scheduler.
+        The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. If this time is None, the snapshot has the time of
-        the dump, or else the latest creation time.
+        Time of the snapshot in ms since 1970. None means the time recorded in a dump, or else the
+        latest creation time.
     where
-        `file:line` of each object, which error messages show.
+        `file:line` of each object, for error messages.
 
     """
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
-    # If several ConfigMaps list the partitions of a GPU or NPU model, the first one applies.
+    # If several ConfigMaps list the partitions of a GPU or NPU model, the first of them applies.
     devices = DeviceTable()
     for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
         table, errors = parse_device_table(entry.obj)
         index.problems += diagnostics_of(kinds.CONFIG_MAP.kind, key, errors, entry.where)
         devices = DeviceTable(devices.geometries + table.geometries, devices.chips + table.chips)
     cluster.nodes.set_device_table(devices)
-    # Priorities and claims are read first, because pods depend on them: each pod is decoded only
+    # Priorities and claims are read before the pods that depend on them, so each pod is decoded
     # once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
     for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
@@ -169,31 +169,31 @@ def assemble(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object, and the `file:line` that it was read from."""
+    """One object, and the `file:line` from which it was read."""
 
     obj: dict[str, Any]
     where: str
 
 
 class ObjectIndex:
-    """The objects of a snapshot by kind and key.
+    """The objects for a snapshot, indexed by kind and key.
 
     Attributes
     ----------
     num_read
         Number of objects in the index.
     problems
-        Problems of documents that are not objects, have no name, or occur more than once.
+        Problems with documents that are not objects, have no name, or occur more than once.
     ignored
-        Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
+        Number of objects whose kinds do not belong to a snapshot, keyed by `apiVersion Kind`.
     left_out
-        (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
+        (`apiVersion Kind name`, `file:line`) of each object counted in `ignored`.
     taken_ms
-        Time of the snapshot in ms since 1970, or None if no dump records the time.
+        Time of the snapshot in ms since 1970, or None if no dump records it.
     answers
-        Requests to extenders and their responses, as recorded in a dump.
+        Requests to extenders and their replies, as a dump records them.
     sharding
-        The sharding that a dump records, or None without a dump.
+        The sharding that a dump records, or None if there is no dump.
 
     """
 
@@ -213,7 +213,7 @@ class ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # Annotations of snapshot dumps do not apply in a live cluster.
+                # Annotations for snapshot dumps have no effect in a live cluster.
                 ordered = {
                     key: Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()
@@ -221,7 +221,7 @@ class ObjectIndex:
             self._entries[kind] = ordered
 
     def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
-        """Return the objects of a kind by key, sorted by key."""
+        """Return the objects of a kind, keyed and sorted by key."""
         return self._entries[kind]
 
     def _add_document(self, obj: object, position: int, where: str) -> None:

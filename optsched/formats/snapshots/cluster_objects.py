@@ -1,6 +1,6 @@
-"""Builder of snapshots from objects of watch events or files, without I/O and clock.
+"""Build snapshots from objects in watch events or files, without I/O or a clock.
 
-A gang is a PodGroup with its pods, or a pod without a PodGroup.
+A gang is a PodGroup with its pods, or a single pod without a PodGroup.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ if TYPE_CHECKING:
 
 
 class GangStore:
-    """Gangs by key. `refresh` assembles the gangs whose pods or PodGroup have changed.
+    """Gangs, keyed by gang key; `refresh` assembles those whose pods or PodGroup changed.
 
     Attributes
     ----------
     groups
-        PodGroups by gang key, as stored on the API server.
+        PodGroups as stored on the API server, keyed by gang.
     table
         The values of the current priority classes.
     group_problems
-        Invalid fields of PodGroups, with the kind of the PodGroup, by gang key.
+        Kind and invalid fields of PodGroups, keyed by gang.
     flaws
-        Pods that may not join the gang that they name, by gang key.
+        Reports of pods that may not join the gang that they name, keyed by gang.
     guested
-        Keys of gangs with pods of users other than the user of the PodGroup.
+        Keys of gangs with pods whose users differ from the PodGroup's user.
     shuffles
         The times at which plugins last moved pods to better nodes.
 
@@ -107,7 +107,7 @@ class GangStore:
     # --- events and assumptions ------------------------------------------------------------------
 
     def apply_group(self, key: str, obj: Raw | None) -> None:
-        """Store the state of a PodGroup, or its deletion if `obj` is None."""
+        """Store the state of a PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
@@ -115,32 +115,32 @@ class GangStore:
         self._pods.touched_gangs.add(key)
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store the state of a `scheduling.k8s.io` PodGroup, or its deletion if `obj` is None."""
+        """Store the state of a `scheduling.k8s.io` PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
         self._pods.touched_gangs.add(gang_key(key))
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the values of the priority classes; every gang with a PodGroup is assembled again."""
+        """Set the values of the priority classes; all gangs with a PodGroup are assembled again."""
         self.table = table
         self._pods.set_priorities(table)
         self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
 
     def assume_bound(self, key: str) -> None:
-        """Record the queue to which a gang was admitted, before one of its pods is bound."""
+        """Record the queue in which a gang was admitted, before its first pod is bound."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume a gang's record of moved pods, until the API server confirms the record."""
+        """Assume a gang's record of moved pods until the API server confirms it."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._assumed.moves[key] = uid_of(gang), text
             self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Drop the assumed records of moved pods of all gangs."""
+        """Drop the assumed records of moved pods for all gangs."""
         self._pods.touched_gangs.update(self._assumed.moves)
         self._assumed.moves.clear()
 
@@ -162,7 +162,7 @@ class GangStore:
         self._assumed.enqueued.clear()
 
     def revoke_enqueued(self, key: str) -> bool:
-        """Drop the assumption that a gang without pods is enqueued; returns whether it was assumed.
+        """Drop the assumption that a gang without pods is enqueued; return whether it existed.
 
         Controllers create the pods only after they have read the phase from the API server.
         """
@@ -178,7 +178,7 @@ class GangStore:
         self._pods.touched_gangs.add(key)
 
     def release_gang(self, key: str) -> bool:
-        """Allow scheduling of a gang again; returns whether `hold_gang` had excluded the gang."""
+        """Allow scheduling of a gang again; return whether `hold_gang` had excluded it."""
         if self._held.pop(key, None) is None:
             return False
         self._pods.touched_gangs.add(key)
@@ -187,11 +187,11 @@ class GangStore:
     # --- gangs -----------------------------------------------------------------------------------
 
     def find_gang(self, key: str) -> Gang | None:
-        """Return a gang as of the last `refresh`, or None if no gang has this key."""
+        """Return a gang as of the last `refresh`, or None if there is none with this key."""
         return self._gangs.lookup(key)
 
     def refresh(self) -> None:
-        """Assemble the gangs whose pods or PodGroup have changed since the last call."""
+        """Assemble the gangs whose pods or PodGroup changed since the last call."""
         for key in self._pods.touched_gangs:
             gang = self._assemble(key)
             gang = self._keep_admitted_queue(key, gang)
@@ -216,7 +216,7 @@ class GangStore:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
             if not tasks and group.meta.deletion_ms is not None:
-                # A finalizer keeps the PodGroup in the API, but no pod will use its `minResources`.
+                # A finalizer keeps the PodGroup, but no pod will use its `minResources`.
                 return None
             gang, remarks = gang_of_group(group, tasks, self.table)
             if group.errors or remarks:
@@ -247,8 +247,8 @@ class GangStore:
     def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
         """Return why a bare pod must wait for a PodGroup before it starts in a queue, or None.
 
-        Admission checks the access of a bare pod at its creation, but the queue, or its access
-        lists, may be newer. Admission checks the PodGroup that controllers create for the pod.
+        Admission checks a bare pod's access when the pod is created, but its queue, or the queue's
+        access lists, may be newer. The PodGroup that controllers create for the pod is checked too.
         """
         if task.status.holds_resources or task.status in AT_THEIR_END or not pod.submitters:
             return None
@@ -274,12 +274,12 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return the tasks of a gang. Pods that may not join the gang become flaws instead.
+        """Return the tasks of a gang; pods that may not join it become flaws instead.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
-        a pod and its PodGroup at the same time, each admission review misses the object of the
-        other user. Only admission checks RBAC roles, and records on the pod which PodGroup the pod
-        may join. A pod that holds resources always stays a member.
+        a pod and its PodGroup at the same time, neither admission review sees the other user's
+        object. RBAC roles are checked only by admission, which records on the pod which PodGroup it
+        may join. A pod that holds resources always remains a member.
         """
         tasks = tuple(self._pods.gang_tasks(key))
         joined = group or upstream
@@ -302,7 +302,7 @@ class GangStore:
             if is_fixed or queue is None:
                 continue
             # If RBAC roles also apply, a pod whose record names the PodGroup and queue is allowed.
-            # A PodGroup without a record may belong to the same user as the pod.
+            # A PodGroup without a record may belong to the pod's user.
             if pod.joined is None:
                 is_restricted = any(queue.access_lists.values())
             else:
@@ -325,15 +325,15 @@ class GangStore:
         return tuple(task for task in tasks if task.key not in refused)
 
     def _find_scheduling_group(self, key: str) -> tuple[Kind, SchedulingPodGroup] | None:
-        """Return a `scheduling.k8s.io` PodGroup in its newest served version, with its kind."""
+        """Return a `scheduling.k8s.io` PodGroup and its kind, in the newest served version."""
         known = ((kind, groups.get(key)) for kind, groups in self._scheduling_groups.items())
         return next(((kind, group) for kind, group in known if group is not None), None)
 
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang in the queue that admitted it, while any of its pods holds resources.
+        """Keep a gang in the queue in which it was admitted while any of its pods holds resources.
 
-        The deletion of a PodGroup, or a change of its queue, does not release resources in use. A
-        scheduler that starts after such a change finds the queue in the annotations of the pods.
+        The deletion of a PodGroup, or a change of its queue, does not release resources in use. If
+        the scheduler starts after such a change, it reads the queue from the pods' annotations.
         """
         holding = () if gang is None else [t for t in gang.tasks if t.status.holds_resources]
         if gang is None or not holding:
@@ -348,7 +348,7 @@ class GangStore:
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:
         """Limit a gang's priority to its pods' priority, unless its PriorityClass is exempt.
 
-        Quotas restrict the priority of pods, but a tenant sets the priority of a PodGroup freely.
+        Quotas restrict the priority of pods, but tenants may give PodGroups any priority.
         """
         self._pods.flaws.pop((kinds.POD_GROUP, key), None)
         lifting = self._options.lifting_classes
@@ -404,16 +404,16 @@ OPTIONAL_KINDS: Final = frozenset(
         *kinds.DEVICE_KINDS,
     }
 )
-"""Kinds in `READ_KINDS` that a cluster need not serve. An unserved kind has no objects."""
+"""Kinds in `READ_KINDS` that a cluster need not serve; an unserved kind has no objects."""
 
 
 class ClusterObjects:
-    """Parsed objects by kind, and the snapshots assembled from them.
+    """Parsed objects of all kinds, and the snapshots assembled from them.
 
     Attributes
     ----------
     pods, gangs, nodes, devices, volumes, queues, shards
-        Stores of the objects of each kind, with assumed changes that no watch has confirmed.
+        Stores of objects, including assumed changes that no watch has confirmed.
 
     """
 
@@ -465,7 +465,7 @@ class ClusterObjects:
         }
 
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
-        """Apply the state of an object, or its deletion if `obj` is None.
+        """Store the state of an object, or remove the object if `obj` is None.
 
         `is_created` is true if `obj` is known to be the first state of a pod.
         """
@@ -481,25 +481,25 @@ class ClusterObjects:
             self.pods.apply_pod(obj, is_created=is_created)
 
     def refresh_priorities(self) -> None:
-        """Apply changed priority classes, and decode the pods again that depend on a class."""
+        """Apply changed priority classes, and decode again the pods that depend on them."""
         if self._classes.refresh():
             self.gangs.set_priorities(priorities(self._classes.values))
 
     def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
-        """Return the snapshot of the cluster, with unchanged parts of the last snapshot.
+        """Build the snapshot of the cluster; unchanged parts of the last snapshot are reused.
 
         Parameters
         ----------
         taken_ms
-            Time of the snapshot in ms since 1970. If this time is None, the snapshot has the latest
-            creation time of a gang or queue.
+            Time of the snapshot in ms since 1970. None means the latest creation time of a gang or
+            queue.
         used_namespaces
-            Namespaces in which any object exists, whether or not a Namespace object is listed.
+            Namespaces in which any object exists, even if there is no Namespace object.
 
         """
         self.refresh_priorities()
         if self._namespaces.refresh(used_namespaces):
-            # The annotations of a namespace may name the queue of its gangs without a PodGroup.
+            # A namespace annotation may name the queue for gangs without a PodGroup.
             self.pods.touched_gangs.update(
                 key for key in self.pods.gangs if key not in self.gangs.groups
             )
@@ -529,7 +529,7 @@ class ClusterObjects:
         return self._builder.build(taken_ms, others)
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node of this scheduler, or None if no such node exists."""
+        """Return a node of this scheduler, or None if there is no such node."""
         return self._builder.find_node(name)
 
     def tasks_without_node(self) -> list[Task]:
@@ -537,7 +537,7 @@ class ClusterObjects:
         return self._builder.tasks_without_node()
 
     def problems(self) -> Problems:
-        """Return all invalid fields by kind and object key, as of the last snapshot."""
+        """Return all invalid fields as of the last snapshot, keyed by kind and object key."""
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
             found[kind, object_key(gang)] = errors

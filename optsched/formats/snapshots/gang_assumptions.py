@@ -1,4 +1,4 @@
-"""Changes of gangs that this process has made and that the API server has not yet confirmed."""
+"""Changes of gangs that this process has made and the API server has not confirmed yet."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept, because tenants may add annotations."""
+"""Maximum number of plugins whose shuffle times are kept, as tenants may add annotations."""
 
 
 def uid_of(gang: Gang) -> str:
-    """Return the UID of a gang's PodGroup, or of the pod of a bare pod's gang."""
+    """Return the UID of a gang's PodGroup, or of the pod if the gang is a bare pod."""
     return gang.tasks[0].uid if gang.is_implicit else gang.uid
 
 
@@ -31,9 +31,9 @@ class GangAssumptions:
     Attributes
     ----------
     moves
-        UID and assumed record of moved pods of each gang with such a record, by gang key.
+        (UID, assumed record of moved pods), keyed by gang.
     enqueued
-        UID of each PodGroup that is assumed to be enqueued, by gang key.
+        UIDs of PodGroups that are assumed to be enqueued, keyed by gang.
 
     """
 
@@ -41,10 +41,10 @@ class GangAssumptions:
     enqueued: dict[str, str] = field(default_factory=dict)
 
     def apply_to(self, gang: Gang, group: PodGroup | None) -> Gang:
-        """Return the gang with its assumptions; confirmed and contradicted assumptions end.
+        """Apply the assumptions to a gang; drop those that are confirmed or contradicted.
 
         A new gang with the same key has a new UID, which contradicts all assumptions. A PodGroup
-        whose pods have left is never enqueued, so an assumption about its phase ends too.
+        whose pods are deleted is never enqueued, so an assumption about its phase is dropped too.
         """
         if gang.key in self.moves:
             uid, text = self.moves[gang.key]
@@ -65,14 +65,14 @@ class GangAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleTimes:
-    """The times in ms at which plugins last moved pods to better nodes, by plugin.
+    """The times at which plugins last moved pods to better nodes, in ms, keyed by plugin.
 
     Attributes
     ----------
-    own
+    The times recorded by this process.
         The times of this process.
     written
-        The times in annotations of PodGroups.
+        The times recorded in PodGroup annotations.
 
     """
 
@@ -80,7 +80,7 @@ class ShuffleTimes:
     written: dict[str, int] = field(default_factory=dict)
 
     def add_annotations(self, annotations: Mapping[str, str]) -> None:
-        """Record the times in the annotations of a PodGroup."""
+        """Record the times in a PodGroup's annotations."""
         times = self.written
         for plugin, at_ms in last_shuffle_ms([annotations]).items():
             times[plugin] = max(times.get(plugin, 0), at_ms)
@@ -88,10 +88,11 @@ class ShuffleTimes:
                 del times[min(times, key=lambda name: times[name])]
 
     def last_ms(self, taken_ms: int | None) -> dict[str, int]:
-        """Return the time at which each plugin last moved pods to better nodes.
+        """Return when each plugin last moved pods to better nodes.
 
         `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
-        ignored: otherwise a wrong clock of another process would block the plugin until that time.
+        ignored, because a wrong clock of another process would otherwise block the plugin until
+        that time.
         """
         found: dict[str, int] = {}
         for times in (self.written, self.own):

@@ -1,7 +1,7 @@
-"""An instance and its identity: the cluster in a file, a folder of manifests or a trace.
+"""Read an instance, the cluster in a file, a folder of manifests or a trace, and its identity.
 
-Every file and every document is read, even if other files or documents are invalid. InstanceError
-is raised only if no object can be scheduled.
+Every file and document is read, even if others are invalid. InstanceError is raised only if there
+is nothing to schedule.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 Progress: TypeAlias = "Callable[[int, int], None]"
-"""A callback with the number of characters read so far, and the total number of characters."""
+"""A callback that receives the number of characters read so far, and the total number."""
 
 Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""A function that replaces Jobs by the objects that controllers would create for the Jobs."""
+"""A function that replaces Jobs by the objects that controllers would create for them."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -51,18 +51,18 @@ _LIST: Final = "List"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A cluster that was read from a file or folder.
+    """A cluster read from a file or folder.
 
     Attributes
     ----------
     path
         The file or folder, as the user gave it.
     problems
-        Problems of invalid objects, with file and line. The snapshot contains the valid objects.
+        Problems of invalid objects, with file and line; the snapshot omits invalid objects.
     notices
-        Sentences about valid objects that were skipped.
+        Messages about valid objects that were skipped.
     left_out
-        Sentences with file and line about objects of kinds that no scheduler reads.
+        Messages with file and line about objects whose kinds no scheduler reads.
 
     """
 
@@ -75,7 +75,7 @@ class Instance:
 
 @dataclass(slots=True)
 class _Objects:
-    """Objects with their `file:line`, and mistakes in documents that are not objects."""
+    """Objects with their `file:line`, and errors about documents that are not objects."""
 
     values: list[Mapping[str, Any]]
     where: list[str]
@@ -99,20 +99,20 @@ def read_instance(
         objects. The path may also name a folder of manifests, read recursively in name order, or a
         pod list of the openb trace in CSV.
     options
-        Options that select the pods and nodes of this scheduler.
+        Options that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. If this time is None, the snapshot has the time of a
-        dump, or else the latest creation time.
+        Time of the snapshot in ms since 1970. None means the time recorded in a dump, or else the
+        latest creation time.
     progress
-        A callback with the number of characters read so far and in total.
+        A callback that receives the number of characters read so far, and the total number.
     preview
-        A function that replaces objects by the objects that controllers would create, or None to
-        keep all objects.
+        A function that replaces objects by those that controllers would create, or None to keep
+        them.
 
     Raises
     ------
     InstanceError
-        The file does not exist, or contains no object of a kind that a scheduler reads.
+        The file does not exist, or contains no object whose kind a scheduler reads.
 
     """
     where = Path(path)
@@ -162,13 +162,13 @@ def read_instance(
 def read_objects(
     path: str | Path, progress: Progress | None = None
 ) -> tuple[list[Mapping[str, Any]], tuple[ObjectProblem, ...]]:
-    """Return the objects at a path, with Lists expanded, and problems; raises InstanceError."""
+    """Read the objects at a path, expand Lists, and return objects and problems."""
     found = _read_files(_files(Path(path)), Path(path), progress or _silent)
     return found.values, tuple(found.problems)
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of the instance at a path; raises InstanceError if no file is found."""
+    """Return the files of the instance at a path; raise InstanceError if there are none."""
     if path.suffix.lower() == _CSV:
         return [path, path.with_name(NODE_LIST)]
     return _files(path)
@@ -178,7 +178,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _silent(read: int, total: int) -> None:
-    """Ignore the progress of reading."""
+    """Ignore the progress."""
 
 
 def _files(path: Path) -> list[Path]:
@@ -226,7 +226,7 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:
-    """Yield the object of a document, or each object of a List, with its line number."""
+    """Yield (object, line number) for a document, or for each item if it is a List."""
     value = part.value
     if value is None:
         return
@@ -243,7 +243,7 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
     kind = value["kind"].removesuffix(_LIST)
     given = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
     for number, item in enumerate(value["items"]):
-        # Items of typed lists, such as a PodList of the API server, do not repeat their kind.
+        # Items of typed lists, such as an API server's PodList, do not repeat their kind.
         whole = {**given, **item} if isinstance(item, dict) else item
         yield whole, lines[number] if lines else part.line
 
@@ -252,7 +252,7 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
 
 
 def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
-    """Yield unknown fields of custom kinds, which an API server would drop silently."""
+    """Yield unknown fields of custom kinds; an API server would drop them silently."""
     for value, where in zip(found.values, found.where, strict=True):
         if not isinstance(value, dict):
             continue
@@ -274,12 +274,12 @@ SOLVERS: Final = ("ortools", "numpy", "scipy")
 
 
 def instance_identity(path: str | Path) -> InstanceIdentity:
-    """Return the identity of the instance at a path: its files, with the SHA-256 of each.
+    """Return the identity of the instance at a path: its files with their SHA-256 hashes.
 
     Raises
     ------
     InstanceError
-        There is no such file or folder, or the folder has no manifest.
+        The file or folder does not exist, or the folder contains no manifest.
     OSError
         A file cannot be read.
 
@@ -294,13 +294,13 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot that was not read from files: a hash of its manifests."""
+    """Return the identity of a snapshot that is not from files: a hash of its manifests."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 
 
 def versions(own: str) -> dict[str, str]:
-    """Return the versions of optsched (`own`), Python and the solver packages, by name."""
+    """Return the versions of optsched (`own`), Python and the solver packages, keyed by name."""
     found = {"optsched": own, "python": platform.python_version()}
     for name in SOLVERS:
         try:

@@ -1,4 +1,4 @@
-"""Stores of parsed objects that watch events update, for all kinds in a snapshot except pods."""
+"""Stores of parsed objects, updated by watch events, for all kinds in a snapshot except pods."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 Raw: TypeAlias = "dict[str, Any]"
-"""A Kubernetes object as parsed JSON."""
+"""A Kubernetes object in parsed JSON."""
 
 Problems: TypeAlias = "dict[tuple[Kind, str], tuple[FieldError, ...]]"
-"""Invalid fields by kind and key of the object that contains them."""
+"""Invalid fields, keyed by kind and key of the object."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""Key of the label that every namespace has, whose value is the name of the namespace."""
+"""Key of the label that every namespace has; its value is the namespace's name."""
 
 STORAGE_KINDS: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 
@@ -68,7 +68,7 @@ def store_or_drop(store: dict[Any, Any], key: object, value: object) -> None:
 
 
 def string_map(obj: Mapping[str, Any], field: str) -> dict[str, str]:
-    """Return the labels or annotations of an object, without values that are not strings."""
+    """Return the labels or annotations of an object; values that are not strings are dropped."""
     found = obj.get("metadata", {}).get(field)
     if not isinstance(found, dict):
         return {}
@@ -81,9 +81,9 @@ class ParsedStore(Generic[T]):
     Attributes
     ----------
     by_key
-        Valid objects by key, in order of creation.
+        Valid objects, keyed by object key, in order of creation.
     values
-        Valid objects in key order as of the last `refresh`, the same tuple until an object changes.
+        Valid objects in key order as of the last `refresh`; the same tuple until one changes.
 
     """
 
@@ -101,14 +101,14 @@ class ParsedStore(Generic[T]):
         self._is_stale = True
 
     def apply(self, key: str, obj: Raw | None) -> None:
-        """Store the state of an object, or its deletion if `obj` is None."""
+        """Store the state of an object, or remove it if `obj` is None."""
         value, errors = (None, ()) if obj is None else self._parse(obj)
         store_or_drop(self.by_key, key, value)
         store_or_drop(self._problems, (self._kind, key), errors or None)
         self._is_stale = True
 
     def refresh(self) -> bool:
-        """Update `values`; returns whether an event has arrived since the last `refresh`."""
+        """Update `values`; return whether an event arrived since the last `refresh`."""
         if not self._is_stale:
             return False
         values = tuple(self.by_key[key] for key in sorted(self.by_key))
@@ -119,7 +119,7 @@ class ParsedStore(Generic[T]):
 
 
 class QueueStore(ParsedStore["ApiQueue"]):
-    """A store of Queues, as JSON objects from the API server and as domain queues."""
+    """A store of Queues, both as API objects and as domain queues."""
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(kinds.QUEUE, _parse_queue, problems)
@@ -146,7 +146,7 @@ def _parse_queue(obj: Raw) -> tuple[ApiQueue | None, tuple[FieldError, ...]]:
 
 
 class ShardStore(ParsedStore[NodeShard]):
-    """A store of NodeShards from the API server, and the sharding that results from them."""
+    """A store of NodeShards, and the sharding that results from them."""
 
     def __init__(self, sharding: Sharding, problems: Problems) -> None:
         super().__init__(kinds.NODE_SHARD, parse_nodeshard, problems)
@@ -163,12 +163,12 @@ class ShardStore(ParsedStore[NodeShard]):
 
 
 class NamespaceStore:
-    """A store of namespaces, including namespaces that only occur in other objects.
+    """A store of namespaces, including those that occur only in other objects.
 
     Attributes
     ----------
     labels
-        Labels by namespace as of the last `refresh`, the same mapping until a label changes.
+        Labels keyed by namespace, as of the last `refresh`; the same mapping until one changes.
 
     """
 
@@ -178,16 +178,16 @@ class NamespaceStore:
         self._is_stale = True
 
     def apply(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Namespace, or its deletion if `obj` is None."""
+        """Store the state of a Namespace, or remove it if `obj` is None."""
         store_or_drop(self._raw, name, obj)
         self._is_stale = True
 
     def annotations(self, name: str) -> dict[str, str]:
-        """Return the annotations of a namespace; empty for an unknown namespace."""
+        """Return the annotations of a namespace; empty if it is unknown."""
         return string_map(self._raw.get(name, {}), "annotations")
 
     def refresh(self, used: set[str]) -> bool:
-        """Update `labels`; returns whether a namespace may have changed.
+        """Update `labels`; return whether a namespace may have changed.
 
         `used` holds the names of the namespaces in which any object exists.
         """
@@ -205,7 +205,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """A store of PersistentVolumeClaims, parsed again after a change of any volume or class."""
+    """A store of PersistentVolumeClaims, parsed again after any volume or class changed."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -217,23 +217,23 @@ class VolumeStore:
         self._claims: Mapping[str, Claim] = {}
 
     def apply_claim(self, key: str, obj: Raw | None) -> None:
-        """Store the state of a PersistentVolumeClaim, or its deletion if `obj` is None."""
+        """Store the state of a PersistentVolumeClaim, or remove it if `obj` is None."""
         store_or_drop(self._raw_claims, key, obj)
         self._stale_claims.add(key)
 
     def apply_storage(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store the state of a volume or storage class, or its deletion if `obj` is None."""
+        """Store the state of a volume or storage class, or remove it if `obj` is None."""
         store_or_drop(self._raw_storage[kind], key, obj)
         self._storage = None
         self._is_storage_stale = True
 
     def find_claim(self, key: str) -> Claim | None:
-        """Return a claim in its current state, or None if no claim has this key."""
+        """Return a claim in its current state, or None if there is none with this key."""
         obj = self._raw_claims.get(key)
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
     def refresh(self) -> Mapping[str, Claim]:
-        """Return all claims by key, in the same mapping object until a claim changes."""
+        """Return all claims, keyed by claim key; the same mapping until a claim changes."""
         stale = (
             self._stale_claims | self._raw_claims.keys()
             if self._is_storage_stale
@@ -256,7 +256,7 @@ class VolumeStore:
         return self._claims
 
     def storage_problems(self) -> Problems:
-        """Return the invalid fields of volumes and classes."""
+        """Return the invalid fields of volumes and storage classes."""
         volumes, classes = self._raw_storage.values()
         found: Problems = {}
         for key, obj in volumes.items():
@@ -266,7 +266,7 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return all volumes and storage classes, cached until a volume or class changes."""
+        """Return all volumes and storage classes; cached until one of them changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage
@@ -276,7 +276,7 @@ class VolumeStore:
 class _AssumedAllocation:
     """The assumption that devices are allocated to a claim, because a task is being bound.
 
-    `stored_at` is the resource version at which the server has stored the allocation, if known.
+    `stored_at` is the resource version with which the server stored the allocation, if known.
     """
 
     task: str
@@ -287,8 +287,8 @@ class _AssumedAllocation:
     def is_unconfirmed(self, claim: DeviceClaim | None, version: int | None) -> bool:
         """Return whether the reported claim neither confirms nor contradicts the assumption.
 
-        `version` is the resource version of the report. A report without an allocation that is
-        newer than the stored allocation shows that the claim was freed.
+        `version` is the reported resource version. If it is newer than the stored allocation but
+        the claim has none, the claim has been released.
         """
         is_same = claim is not None and claim.allocation is None and claim.uid == self.uid
         return is_same and not _is_newer(version, self.stored_at)
@@ -297,7 +297,7 @@ class _AssumedAllocation:
 class DeviceStore:
     """A store of ResourceClaims, DeviceClasses and ResourceSlices in their newest API versions.
 
-    Assumed allocations of devices are treated like recorded allocations.
+    Assumed device allocations are treated like recorded ones.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -311,7 +311,7 @@ class DeviceStore:
         self._are_slices_stale = False
 
     def apply_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Apply the state of an object, or its deletion if `obj` is None."""
+        """Store the state of an object, or remove it if `obj` is None."""
         self._is_stale = True
         errors: tuple[FieldError, ...] = ()
         if kind in self._claims:
@@ -331,16 +331,16 @@ class DeviceStore:
         store_or_drop(self._problems, (kind, key), errors or None)
 
     def claim(self, key: str) -> DeviceClaim | None:
-        """Return a claim in its newest served API version, or None if no claim has this key."""
+        """Return a claim in its newest served API version, or None if it is unknown."""
         known = (claims.get(key) for claims in self._claims.values())
         return next((claim for claim in known if claim is not None), None)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind of a claim in its newest served version, or None if it is unknown."""
+        """Return the kind of a claim in its newest served API version, or None if it is unknown."""
         return next((kind for kind, claims in self._claims.items() if key in claims), None)
 
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
-        """Assume an allocation of devices to a claim, until a watch confirms the allocation."""
+        """Assume that devices are allocated to a claim until a watch confirms the allocation."""
         self._is_stale = True
         claim = self.claim(grant.claim)
         uid = "" if claim is None else claim.uid
@@ -348,10 +348,10 @@ class DeviceStore:
         self._assumed[grant.claim] = _AssumedAllocation(task, uid, allocation)
 
     def record_stored(self, claim: str, version: int, reported: int | None) -> bool:
-        """Record the version at which the server has stored an assumed allocation.
+        """Record the resource version with which the server stored an assumed allocation.
 
-        `reported` is the version of the newest report, if known. Returns whether the assumption
-        ends, because the report is newer and shows no allocation.
+        `reported` is the version in the newest report, if known. Returns whether the assumption is
+        dropped, because the report is newer and shows no allocation.
         """
         assumed = self._assumed.get(claim)
         if assumed is None:
@@ -370,7 +370,7 @@ class DeviceStore:
             self._is_stale = True
 
     def refresh(self) -> Devices:
-        """Return all devices and claims, the same object until a device or claim changes."""
+        """Return all devices and claims; the same object until one of them changes."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
@@ -388,14 +388,14 @@ class DeviceStore:
 
 
 def _is_newer(reported: int | None, stored: int | None) -> bool:
-    """Return whether a report shows the stored version or a later version; False if unknown."""
+    """Return whether a reported version is at least the stored one; False if either is unknown."""
     return reported is not None and stored is not None and reported >= stored
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Return the newest value of each key, sorted by key.
+    """Return the value for each key in its newest API version, sorted by key.
 
-    `versions` lists the mappings, newest version first.
+    `versions` lists one mapping per API version, newest first.
     """
     found: dict[str, V] = {}
     for each in reversed(versions):
@@ -404,18 +404,18 @@ def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
 
 
 def take_every_node(labels: Mapping[str, str]) -> bool:
-    """Return True: every node belongs to this scheduler."""
+    """Return True, as every node belongs to this scheduler."""
     del labels
     return True
 
 
 class NodeStore:
-    """A store of nodes with NUMA cells and attach limits, and of the network topology.
+    """A store of nodes, with NUMA cells and attach limits, and of the network topology.
 
     Attributes
     ----------
     topology_index
-        The HyperNodes, and the tree that they form with the nodes.
+        The HyperNodes and nodes, and the tree that they form.
 
     """
 
@@ -436,7 +436,7 @@ class NodeStore:
         self._names: set[str] = set()
 
     def apply_node(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Node, or its deletion if `obj` is None."""
+        """Store the state of a Node, or remove it if `obj` is None."""
         node, errors = (None, ()) if obj is None else parse_node(obj, self._device_table)
         store_or_drop(self._problems, (kinds.NODE, name), errors or None)
         if node is not None and self._takes_node(node.labels):
@@ -452,7 +452,7 @@ class NodeStore:
             self.topology_index.drop_node(name)
 
     def apply_hypernode(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a HyperNode, or its deletion if `obj` is None."""
+        """Store the state of a HyperNode, or remove it if `obj` is None."""
         hypernode, errors = (None, ()) if obj is None else parse_hypernode(obj)
         store_or_drop(self._problems, (kinds.HYPER_NODE, name), errors or None)
         if hypernode is None:
@@ -461,7 +461,7 @@ class NodeStore:
             self.topology_index.put_hypernode(hypernode)
 
     def apply_numatopology(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Numatopology, or its deletion if `obj` is None."""
+        """Store the state of a Numatopology, or remove it if `obj` is None."""
         _, numa, errors = ("", None, ()) if obj is None else parse_numa(obj)
         store_or_drop(self._problems, (kinds.NUMATOPOLOGY, name), tuple(errors) or None)
         if self._numa.get(name) != numa:
@@ -469,7 +469,7 @@ class NodeStore:
             self._update_node(name, numa=numa)
 
     def apply_csi_node(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a CSINode, or its deletion if `obj` is None."""
+        """Store the state of a CSINode, or remove it if `obj` is None."""
         _, limits, errors = ("", None, ()) if obj is None else parse_csi_node(obj)
         store_or_drop(self._problems, (kinds.CSI_NODE, name), tuple(errors) or None)
         if self._attach_limits.get(name) != limits:
@@ -477,7 +477,7 @@ class NodeStore:
             self._update_node(name, attach_limits=limits or ())
 
     def set_device_table(self, table: DeviceTable) -> bool:
-        """Set the partitioning of GPUs and NPUs; returns whether the device table has changed."""
+        """Set the partitioning of GPUs and NPUs; return whether it changed."""
         if table == self._device_table:
             return False
         self._device_table = table
