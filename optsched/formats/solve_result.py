@@ -1,8 +1,7 @@
-"""Reader and writer of `optsched solve` results (kind SolveResult, explained in docs/solve.md).
+"""Reader and writer of `optsched solve` results (kind SolveResult, described in docs/solve.md).
 
-A result contains a plan, the progress of the search, and everything needed to reproduce the solve.
-`deploy/schemas/solveresult.v1alpha1.json` defines the format, and the reader validates against this
-schema.
+A result contains a plan, the progress of the search, and all data to reproduce the solve. The
+reader validates against the schema in `deploy/schemas/solveresult.v1alpha1.json`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _CONTRADICTS: Final = "contradicts {}, which implies {}"
 
 
 def checksum(source: str | bytes) -> str:
-    """Return the hexadecimal SHA-256 of bytes, or of a text encoded in UTF-8."""
+    """Return the hexadecimal SHA-256 of bytes, or of a string encoded in UTF-8."""
     return sha256(source.encode() if isinstance(source, str) else source).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """A file name and the SHA-256 of the file's bytes."""
+    """A file name and the SHA-256 of the file."""
 
     path: str
     sha256: str
@@ -69,7 +68,7 @@ class InstanceIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of a line `SUM  NAME` per file, sorted by name, as `sha256sum` prints."""
+        """SHA-256 of the lines `SUM  NAME` of all files, sorted by name, as `sha256sum` prints."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.files, key=lambda f: f.path))
         return checksum("".join(lines))
 
@@ -83,9 +82,9 @@ class ModelIdentity:
     name, source
         Name of the model, and its origin: a file, or `model NAME` for a built-in model.
     text
-        Full definition of the model. Values of keys that look like passwords are replaced by stars.
+        Full model definition; values of keys that look like passwords are replaced by stars.
     plugins
-        Files of custom plugins that the model may have used.
+        Files of custom plugins that the model may use.
 
     """
 
@@ -96,7 +95,7 @@ class ModelIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the model definition, followed by one line `SUM  NAME` per plugin file."""
+        """SHA-256 of the model definition followed by one line `SUM  NAME` per plugin file."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.plugins, key=lambda f: f.path))
         return checksum("".join([self.text, *lines]))
 
@@ -110,11 +109,11 @@ class Parameters:
     solver
         The solver: `cpsat`, or `none` for the greedy pipeline alone.
     time_limit_s
-        Wall time limit of one search in seconds, or None for a deterministic solve without a clock.
+        Wall-clock limit of one search in seconds, or None for a deterministic solve.
     deterministic_s
-        Work limit for each objective level, in CP-SAT's deterministic seconds.
+        Work limit per objective level, in CP-SAT's deterministic seconds.
     gap
-        Relative gap at which the search of a level stops, or None to search for the optimum.
+        Relative gap at which the search of a level stops, or None to solve to optimality.
     seed, num_workers
         Random seed, and number of CP-SAT threads.
     schedulers
@@ -132,30 +131,30 @@ class Parameters:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the solve is deterministic, because no clock limited it."""
+        """Whether the solve is deterministic, that is, not limited by wall-clock time."""
         return self.time_limit_s is None
 
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """The outcome of a solve, its progress, and everything needed to reproduce it.
+    """The outcome of a solve, its progress, and all data to reproduce it.
 
     Attributes
     ----------
     ended
-        The reason why the solve ended. For every reason except COMPLETE, the result is partial.
+        Why the solve ended; unless it is COMPLETE, the result is partial.
     versions
-        Versions of optsched, python, ortools, numpy and scipy, by name.
+        Versions of optsched, python, ortools, numpy and scipy, keyed by name.
     command
-        Command line that repeats the solve, without options that only affect the output.
+        Command line that repeats the solve, without options that affect only the output.
     instance, model, parameters
-        The instance, the model and the solver parameters of the result.
+        The instance, the model and the solver parameters.
     plan
-        The verified plan, or None if the solve was killed before the first plan.
+        The verified plan, or None if the solve was killed before it had a plan.
     progress
-        Solver progress in time order. The first progress of each level belongs to the greedy plan.
+        Progress reports in time order; the first report of each level describes the greedy plan.
     incumbents
-        Best solution of each search, not verified. `--resume` continues from these solutions.
+        Best solution of each search, not verified; `--resume` continues from these solutions.
 
     """
 
@@ -171,12 +170,12 @@ class SolveResult:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a longer solve could have improved the solution or the bound."""
+        """Whether a longer solve might have improved the solution or the bound."""
         return self.ended is not SolveStatus.COMPLETE
 
     @property
     def plan_sha256(self) -> str | None:
-        """SHA-256 of the plan file that `--out` writes, or None if the result has no plan."""
+        """SHA-256 of the plan file that `--out` writes, or None if there is no plan."""
         return None if self.plan is None else checksum(written(self.plan))
 
 
@@ -184,12 +183,12 @@ class SolveResult:
 
 
 def write_result(result: SolveResult) -> str:
-    """Return the text of a result file, with sorted keys so that equal results are equal texts."""
+    """Format a result file; keys are sorted, so equal results yield equal text."""
     return _text(encode_result(result))
 
 
 def write_results(results: tuple[SolveResult, ...]) -> str:
-    """Return the text of a file with several results, of kind SolveResultList."""
+    """Format several results as one file of kind SolveResultList."""
     items = [encode_result(each) for each in results]
     return _text({"apiVersion": API_VERSION, "kind": LIST, "items": items})
 
@@ -199,7 +198,7 @@ def _text(obj: object) -> str:
 
 
 def encode_result(result: SolveResult) -> dict[str, Any]:
-    """Return the JSON object of a result file."""
+    """Convert a result to the JSON object in its file."""
     levels: list[dict[str, Any]] = []
     for level in () if result.plan is None else result.plan.certificate.levels:
         relative = None if level.bound is None else relative_gap(level.value, level.bound)
@@ -266,7 +265,7 @@ def _encode_files(files: tuple[FileSum, ...]) -> list[dict[str, str]]:
 
 
 def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """Return the result in a file's text, or None if the text is invalid, and all its errors."""
+    """Parse the text of a result file; return the result, or None if invalid, and all errors."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -275,7 +274,7 @@ def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]
 
 
 def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """Return the result in a JSON object, or None if the object is invalid, and all its errors."""
+    """Parse the JSON object of a result; return it, or None if invalid, and all errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -315,7 +314,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, given: object, found: tuple[object, str]) -> None:
-    """Reject a derived field, such as a checksum, that contradicts its source field."""
+    """Reject a derived field, such as a checksum, that contradicts the fields it derives from."""
     value, origin = found
     if given != value:
         fields.reject(name, given, _CONTRADICTS.format(origin, json.dumps(value)))

@@ -1,12 +1,11 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
 Without the admission webhook, a user with the role `edit` may change any annotation of a pod.
-Therefore the devices of a pod are recorded when the pod is bound, and do not change later. The
-devices of a pod come from the binder of this process, or from the condition that another binder has
-written (`device_condition`). Without a bind of this process and without a condition, the devices
-are read from the pod as first seen on its node. A pod without the condition holds no device if it
-was created with a node, because no scheduler has bound it. A pod without the condition also holds
-no device if its scheduler is not known to allocate devices.
+Therefore the devices of a pod are recorded when it is bound, and do not change later. The record
+comes from the binder of this process, or from the condition that another binder wrote
+(`device_condition`). If there is neither, it comes from the annotations of the pod when it was
+first seen on its node. A pod without the condition holds no device if it was created with a node,
+because then no scheduler bound it, or if its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _NO_DEVICE: Final = "no device"
 _SHOWN: Final = 200
 DEFAULT_GRACE_S: Final = 30
-"""The API server's default for a pod's `terminationGracePeriodSeconds`."""
+"""Default of `terminationGracePeriodSeconds` in the API server."""
 _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
@@ -73,12 +72,12 @@ class BoundDevices:
 
 
 class BoundDeviceStore:
-    """A record of the devices with which each pod was bound; does no I/O.
+    """A record of the devices with which each pod was bound; performs no I/O.
 
     Attributes
     ----------
     records
-        The devices of bound pods, and of pods that are being bound, by pod key.
+        The devices of pods that are bound or being bound, keyed by pod.
 
     """
 
@@ -86,20 +85,19 @@ class BoundDeviceStore:
         self.records: dict[str, BoundDevices] = {}
 
     def has_devices(self, task: Task) -> bool:
-        """Return whether the devices of a task on its node are recorded."""
+        """Return whether the devices of a task on its current node are recorded."""
         held = self.records.get(task.key)
         return held is not None and held.uid == task.uid and held.node == task.node
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return the task with its recorded devices, and a message if its annotations differ.
+        """Return a task with its recorded devices, and a message if its annotations differ.
 
         Parameters
         ----------
         task
-            The task with the devices that its annotations name.
+            The task with the devices in its annotations.
         distrust
-            The reason why the annotations are ignored; empty if a binder may have written the
-            annotations.
+            The reason why the annotations are ignored; empty if a binder may have written them.
 
         """
         if not task.node:
@@ -112,7 +110,7 @@ class BoundDeviceStore:
         held = self.records[task.key]
         if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa):
             return task, ""
-        # Annotations may name the same devices in another order.
+        # Annotations may list the same devices in another order.
         if _count_gpus(held.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
             held.numa
         ) == _count_numa(task.numa):
@@ -124,7 +122,8 @@ class BoundDeviceStore:
 
 
 def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # An annotation holds only the index of a whole GPU; the pod's request determines its memory.
+    # An annotation holds only the index of a whole GPU, whose memory follows from the pod's
+    # request.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 
@@ -148,7 +147,7 @@ class AssumedBind:
     numa: tuple[NumaPart, ...] = ()
 
     def apply_to(self, reported: Task) -> Task:
-        """Return the task as reported by the API server, with the assumption applied."""
+        """Apply the assumption to a task as reported by the API server."""
         shape = reported.shape
         if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
@@ -162,12 +161,12 @@ class AssumedBind:
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """The assumption that a task is evicted, which is running or assumed to be bound.
+    """The assumption that a task is evicted; the task was running or assumed bound.
 
     Attributes
     ----------
     bound
-        The bind that was unconfirmed when the eviction was planned, or None for a confirmed bind.
+        The assumed bind, if it was unconfirmed when the eviction was planned, or None.
 
     """
 
@@ -189,7 +188,7 @@ class AssumedEviction:
 class AssumedNomination:
     """The assumption that a pending task is nominated to a node.
 
-    `node` is empty for no nomination.
+    `node` is empty if there is no nomination.
     """
 
     node: str
@@ -199,7 +198,7 @@ class AssumedNomination:
         return replace(reported, nominated_node=self.node)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`. Other writers may change a confirmed nomination."""
+        """See `AssumedBind`; after confirmation, other writers may change the nomination."""
         is_confirmed = reported.nominated_node == self.node
         return reported.status is TaskStatus.PENDING and not is_confirmed
 
@@ -209,26 +208,26 @@ Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as a task, with the pod fields from which its gang is built.
+    """A pod as a task, with the pod fields that determine its gang.
 
     Attributes
     ----------
     reported
         The task as reported by the API server.
     task
-        The task with the assumption applied; without an assumption, the same object as `reported`.
+        The task with the assumption applied; the same object as `reported` if there is none.
     assumed
-        The assumption that no watch has confirmed yet, or None.
+        The assumption, until a watch confirms it, or None.
     annotations
-        The annotations of the pod from which its gang is built.
+        The pod annotations that determine its gang.
     spec
-        The fields of the pod's spec that determine its priority.
+        The fields of the pod spec that determine its priority.
     raw
-        The whole pod if its priority depends on priority classes, or else None.
+        The whole pod if its priority depends on priority classes, or None.
     submitters
-        The users who submitted the pod, as recorded by admission; empty without a record.
+        The users who submitted the pod, as recorded by admission; empty if there is no record.
     joined
-        The PodGroup and queue that roles allow the pod to join; see `wellknown.parse_joined`.
+        The PodGroup and queue that the pod may join by RBAC roles; see `wellknown.parse_joined`.
     grace_s
         The pod's `terminationGracePeriodSeconds`, in seconds.
 
@@ -245,21 +244,21 @@ class Pod:
     joined: str | None = None
 
     def outline(self) -> Raw:
-        """Return a Pod object with only the fields that are kept in this store."""
+        """Return a Pod object with only the fields that this store keeps."""
         named = {"name": self.reported.name, "namespace": self.reported.namespace}
         spec = {**self.spec, "nodeName": self.reported.node}
         return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
 
 
 class PodStore:
-    """Pods by key, and the tasks of the pods by gang and node.
+    """Pods by key, and their tasks by gang and node.
 
     Attributes
     ----------
     touched_gangs
-        Keys of gangs whose tasks have changed. The reader of the set clears it.
+        Keys of gangs whose tasks have changed; the reader of the set clears it.
     flaws
-        Flaws of objects by kind and key, such as pod annotations that claim devices.
+        Flaws keyed by kind and object key, such as annotations that claim devices.
 
     """
 
@@ -281,7 +280,7 @@ class PodStore:
         self._by_gang: dict[str, dict[str, Task]] = {}
 
     def find_pod(self, key: str) -> Pod | None:
-        """Return a pod, or None if the scheduler has no pod with this key."""
+        """Return a pod, or None if this scheduler has no pod with this key."""
         return self._pods.get(key)
 
     def __getitem__(self, key: str) -> Pod:
@@ -301,7 +300,7 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Apply a state of a pod.
+        """Store the state of a pod.
 
         `is_created` is true if `raw` is known to be the pod's first state.
         """
@@ -361,7 +360,7 @@ class PodStore:
         )
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with its recorded devices; annotations that differ become a flaw."""
+        """Decode a task with its recorded devices; report a flaw if the annotations differ."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -401,7 +400,7 @@ class PodStore:
                 self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
-        """Apply the state of a ResourceClaim, or its deletion if `claim` is None."""
+        """Store the state of a ResourceClaim, or remove it if `claim` is None."""
         book = self._decoder.book
         if claim is None:
             book.claims.pop(key, None)
@@ -418,7 +417,7 @@ class PodStore:
         self._unindex(before.task)
 
     def assume(self, key: str, assumption: Assumption) -> str:
-        """Apply an assumption to a task; returns the UID of the task's pod."""
+        """Apply an assumption to a task; return the UID of its pod."""
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
             self._bound_devices.records[key] = BoundDevices(
@@ -444,7 +443,7 @@ class PodStore:
             self.forget(key)
 
     def assume_evicted(self, key: str) -> str:
-        """Assume that a task is being evicted; returns the UID of the task's pod."""
+        """Assume that a task is being evicted; return the UID of its pod."""
         assumed = self._pods[key].assumed
         return self.assume(
             key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
@@ -462,13 +461,13 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Return whether a task is assumed evicted before its bind is confirmed."""
+        """Return whether a task is assumed evicted although its bind is not confirmed yet."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the priority classes. Pods whose priority depends on a class are decoded again."""
+        """Set the priority classes; decode again the pods whose priority depends on them."""
         self._decoder.priorities = table
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
@@ -483,14 +482,14 @@ class PodStore:
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
-        """Return the priority of a pod in the cluster, which ignores `volcano.sh/task-priority`."""
+        """Return a pod's own priority, which ignores `volcano.sh/task-priority`."""
         number = pod.spec.get("priority")
         if type(number) is int and abs(number) <= MAX_INT32:
             return number
         return self._decoder.gang_priority(pod.outline())
 
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
-        """Return the lowest priority of the pods that have not ended, or None if all have ended.
+        """Return the lowest priority of the pods that have not ended, or None if all have.
 
         The annotation `volcano.sh/task-priority` is ignored, because it applies only within a gang.
         """
@@ -498,7 +497,7 @@ class PodStore:
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Record the gang that another scheduler's pod names, or "" if the pod names no gang."""
+        """Record the gang that another scheduler's pod names, or "" if it names none."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return
@@ -542,14 +541,14 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption unless the report confirms or contradicts it."""
+    """Return the reported task, and the assumption unless the report settles it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # Only the end of the pod, or a new pod with the same name, contradicts an assumption.
+    # An assumption is contradicted only if the pod ends or a new pod has its name.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
@@ -565,7 +564,7 @@ def _parse_record(text: str) -> _Record:
 def read_record(annotations: Mapping[str, Any]) -> _Record:
     """Return the submitters in an object's record, and the PodGroup that a pod may join.
 
-    Equal records share one tuple.
+    Equal records result in the same tuple.
     """
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)

@@ -1,8 +1,8 @@
-"""Encode a snapshot as objects from which `assemble` returns the same snapshot.
+"""Encode a snapshot as objects that `assemble` converts back to an equal snapshot.
 
-If the API has a field for a value, the value is written to this field. Annotations (see
-`snapshot_annotations`) hold other state: the reason why an object is unusable, the time since which
-a gang waits, and GPU shares. Containers and other fields that no scheduler reads are invented.
+Values are written to API fields where such fields exist. Annotations (see `snapshot_annotations`)
+hold other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
+other fields that no scheduler reads are invented.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ _NO_VOLUME: Final = "none"
 
 
 def encode(snapshot: Snapshot) -> list[Manifest]:
-    """Return the objects of a snapshot, from which `assemble` returns the same snapshot.
+    """Return the objects of a snapshot; `assemble` converts them back to an equal snapshot.
 
-    Encoding and assembly reproduce every snapshot that `assemble` can return. Every such snapshot
-    lists all namespaces and has the built-in queues, and its gang names of bare pods start with
-    `pod:`. Raises ValueError if a claim waits for a node that no storage class can express.
+    This holds for every snapshot that `assemble` can return. Such a snapshot lists all namespaces
+    and has the built-in queues, and its gang names for bare pods start with `pod:`. Raises
+    ValueError if a claim waits for nodes that no storage class can express.
     """
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
     residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
     members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
-    # Each task occurs once, although most residents are also members of a gang.
+    # Each task is written once, although most residents are also members of a gang.
     tasks = {**residents, **members}
     values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
     named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
@@ -118,10 +118,10 @@ def write_bundle(
     path: Path,
     opener: Callable[[str, int], int] | None = None,
 ) -> None:
-    """Write objects to one file as a List. The suffix of the file name selects YAML or JSON.
+    """Write objects to one file as a List; the file suffix selects YAML or JSON.
 
-    `opener` is the argument `opener` of the function `open`. Raises ValueError for a suffix other
-    than .yaml, .yml and .json.
+    `opener` is passed to the function `open`. Raises ValueError for a suffix other than .yaml, .yml
+    and .json.
     """
     parts = bundle_writer(path)(objects)
     with open(path, "w", encoding="utf-8", opener=opener) as file:
@@ -129,7 +129,7 @@ def write_bundle(
 
 
 def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
-    """Return `yaml_bundle` or `json_bundle` by the suffix of a file; raises ValueError."""
+    """Return `yaml_bundle` or `json_bundle` for a file suffix; raise ValueError for any other."""
     suffix = path.suffix.lower()
     if suffix in _YAML:
         return yaml_bundle
@@ -140,15 +140,15 @@ def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterato
 
 
 def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a List of objects in YAML, part by part."""
+    """Yield the text of a List of objects in YAML, in parts."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
-    # The kind comes last, so that a truncated file is not a valid List.
+    # The kind comes last, so a truncated file is not a valid List.
     yield "kind: List\n"
 
 
 def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a List of objects in JSON, part by part."""
+    """Yield the text of a List of objects in JSON, in parts."""
     whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
     yield f"{json.dumps(whole, indent=1)}\n"
 
@@ -165,7 +165,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Return the object of a dump that records the time of the snapshot."""
+    """Return the object that records the time of a snapshot in a dump."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,
@@ -175,12 +175,12 @@ def time_manifest(taken_ms: int) -> Manifest:
 
 
 def _with_problem(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
-    """Return the annotations with the reason why an object cannot be used, if any."""
+    """Add the annotation that records why an object cannot be used, if there is a reason."""
     return {**annotations, **({} if problem is None else {PROBLEM: encode_reason(problem)})}
 
 
 def node_manifest(node: Node) -> Manifest:
-    """Return a node as a manifest, without its pods."""
+    """Return the manifest of a node, without its pods."""
     taints = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
         for taint in node.taints
@@ -314,7 +314,7 @@ def _group_meta(gang: Gang, name: str) -> Manifest:
 
 
 def owner_fields(owner: Owner | None) -> list[Manifest] | None:
-    """Return the `ownerReferences` of an object, or None for an object without an owner."""
+    """Return the `ownerReferences` of an object, or None if it has no owner."""
     if owner is None:
         return None
     named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
@@ -322,7 +322,7 @@ def owner_fields(owner: Owner | None) -> list[Manifest] | None:
 
 
 def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
-    """Yield the PodGroups of Volcano, then the PodGroups of `scheduling.k8s.io`."""
+    """Yield the Volcano PodGroups, then the `scheduling.k8s.io` PodGroups."""
     for gang in filter(_has_group, gangs):
         yield _manifest(
             kinds.POD_GROUP,
@@ -385,7 +385,7 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
 
 
 def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
-    """Yield the candidate volumes of waiting claims, and the storage classes of these volumes."""
+    """Yield the candidate volumes of waiting claims, and the storage classes of the volumes."""
     by_class: dict[str, list[Claim]] = {}
     for claim in claims:
         if claim.volumes:
@@ -393,7 +393,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # If the class provisions volumes, a claim without provisioning reserves its volume.
+        # If the class provisions volumes, a claim that must not provision reserves its volume.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():

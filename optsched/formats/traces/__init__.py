@@ -1,1 +1,1 @@
-"""Job traces in published formats, converted to the trace format of optsched."""
+"""Convert job traces in published formats to optsched's trace format."""

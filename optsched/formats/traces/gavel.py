@@ -1,8 +1,8 @@
-"""Gavel's traces: jobs of Philly's fifteen virtual clusters, which train known models.
+"""Gavel's traces: jobs in Philly's fifteen virtual clusters, which train known models.
 
 Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. A file has seven
 tab-separated columns and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,
-arrival_time (seconds), and scale_factor (number of GPUs, which start together). The duration of a
+arrival_time (seconds), and scale_factor (number of GPUs, allocated together). The duration of a
 job is total_steps divided by the steps per second in `simulation_throughputs.json`.
 """
 
@@ -55,15 +55,15 @@ _JOBS: Final = Table(
 
 @dataclass(frozen=True, slots=True)
 class Throughputs:
-    """Steps per second by (job type, number of GPUs) on one type of GPU."""
+    """Steps per second on one GPU type, keyed by (job type, number of GPUs)."""
 
     of: Mapping[tuple[str, int], float]
 
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
-        """Return the duration of `steps` steps in ms, or None for an unknown job type.
+        """Return the duration of `steps` steps in ms, or None if the job type is unknown.
 
-        For a number of GPUs without a measurement, the next smaller measured number applies,
-        because more GPUs may not be faster.
+        If a number of GPUs was not measured, the next smaller measured number is used, because more
+        GPUs may not be faster.
         """
         known = [n for kind, n in self.of if kind == job_type and n <= gpus]
         rate = self.of[job_type, max(known)] if known else 0
@@ -71,12 +71,12 @@ class Throughputs:
 
 
 def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
-    """Read the steps per second that Gavel measured on one type of GPU.
+    """Read the steps per second that Gavel measured on one GPU type.
 
     Raises
     ------
     InstanceError
-        The file cannot be read, or does not contain the GPU type `worker`.
+        The file cannot be read, or lacks the GPU type `worker`.
 
     """
     try:
@@ -95,9 +95,9 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
 
 
 def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], float]:
-    """Return job type and number of GPUs of the key `text`, and the steps per second.
+    """Return (job type, number of GPUs) from the key `text`, and the steps per second.
 
-    Raises ValueError for an invalid key, and for a missing rate or one at which no job would end.
+    Raises ValueError if the key is invalid, or if the rate is missing or out of range.
     """
     match ast.literal_eval(text[:_LONGEST_KEY]):
         case (str(job_type), int(gpus)):
@@ -118,12 +118,12 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     Parameters
     ----------
     file
-        A file `*.trace`, or a folder of such files; their clocks start at the same time.
+        A file `*.trace`, or a folder of such files, whose clocks start at the same time.
     nodes
-        The nodes on which the trace is replayed.
+        The nodes for the replay.
     throughputs
-        Steps per second, or None for the rates of V100 GPUs in `simulation_throughputs.json`.
-        `simulation_throughputs.json` is in the folder of the trace or in a parent folder.
+        Steps per second, or None for the V100 rates in `simulation_throughputs.json`, which is in
+        the trace's folder or a parent folder.
 
     Raises
     ------

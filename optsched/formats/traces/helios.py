@@ -2,9 +2,9 @@
 
 Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv`, and in the same folder
 `cluster_gpu_number.csv` with the GPUs of each virtual cluster by day. Hu et al., NSDI 2024
-(InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which
-have no virtual clusters. The GPUs and CPUs of a row belong to a whole job and are split evenly over
-the job's nodes.
+(InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, which have times with an offset and
+no virtual clusters. The GPUs and CPUs in a row are those of a whole job, and are split evenly over
+its nodes.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _NO_NODE: Final = "is not a valid number of nodes: write 1 or more"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read the log of one Helios cluster. Virtual clusters are queues. Jobs arrive at submission.
+    """Read the log of one Helios cluster; queues are virtual clusters, arrivals are submissions.
 
     Parameters
     ----------
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes of the replay. If `nodes` is None, the replay uses nodes with eight GPUs; the
-        first day of `cluster_gpu_number.csv` in the same folder determines the number of nodes.
-        Each queue then deserves the GPUs of its virtual cluster on that day.
+        The nodes for the replay. If None, nodes with eight GPUs each are used, whose number follows
+        from the first day in `cluster_gpu_number.csv` in the same folder. Each queue then deserves
+        the GPUs of its virtual cluster on that day.
 
     Raises
     ------
     InstanceError
-        A file does not exist or is another table, or there are no nodes.
+        A file does not exist or is a different table, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -98,7 +98,7 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
     Raises
     ------
     InstanceError
-        A file does not exist or is another table, or there are no nodes.
+        A file does not exist or is a different table, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -107,7 +107,7 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
 
 
 def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
-    """Yield the jobs of the valid rows of a table."""
+    """Yield the jobs in the valid rows of a table."""
     for row in table.read(file, problems):
         row.text("job_id")
         demands = {GPU: row.integer("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}

@@ -1,8 +1,8 @@
 """The openb trace: GPU nodes and pods of a production cluster, as a snapshot or a trace.
 
 Alibaba cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
-Columns of nodes: `sn,cpu_milli,memory_mib,gpu,model`.
-Columns of pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, except in the multigpu lists,
+Node columns: `sn,cpu_milli,memory_mib,gpu,model`.
+Pod columns: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, except in the multigpu lists,
 `gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time` (times in seconds).
 """
 
@@ -59,24 +59,24 @@ _TWICE: Final = "occurs more than once; the last occurrence applies"
 
 
 def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:
-    """Return a trace's nodes and pods.
+    """Read the nodes and pods of the trace.
 
     All pods are pending, because the pod list describes arrivals.
 
-    A number of whole GPUs is a request of `nvidia.com/gpu`. A share of one GPU is a device request.
-    GPU models become a label of nodes and a required node affinity of pods. Every pod is a gang.
+    Whole GPUs become a request of `nvidia.com/gpu`, a share of one GPU becomes a device request.
+    GPU models become a node label and a required node affinity. Every pod is a gang.
 
     Parameters
     ----------
     pods
         The path of a pod list of the openb trace.
     nodes
-        The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
+        The node list, or None for `openb_node_list_gpu_node.csv` in the pod list's folder.
 
     Raises
     ------
     InstanceError
-        A list does not exist, is another table, or has no valid row.
+        A list does not exist, is a different table, or has no valid row.
 
     """
     problems: list[ObjectProblem] = []
@@ -98,10 +98,10 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
 
 def _find_node_list(pods: Path) -> Path:
-    """Return the node list in the folder of a pod list; raises InstanceError without one."""
+    """Return the node list in a pod list's folder; raise InstanceError if there is none."""
     path = pods.with_name(NODE_LIST)
     if pods.exists() and not path.exists():
-        # A file that is not a pod list needs another remedy than a node list.
+        # The user should learn that this is no pod list, rather than that the node list is missing.
         next(_read(pods, "Pod", _POD_COLUMNS, _pod_row, []), None)
         raise InstanceError(f"{pods}: its folder has no node list {NODE_LIST}")
     return path
@@ -110,14 +110,14 @@ def _find_node_list(pods: Path) -> Path:
 def missing_columns(pods: Path) -> tuple[str, ...]:
     """Return the columns of an openb pod list that the first line of a file lacks.
 
-    The result is empty for a file that cannot be read; reading the file reports the error.
+    The result is empty if the file cannot be read, which is reported when the file is read.
     """
     names = read_header(pods)
     return () if names is None else tuple(c for c in _POD_COLUMNS if c not in names)
 
 
 def read_header(file: Path) -> tuple[str, ...] | None:
-    """Return the names in the first line of a CSV file, or None if the file cannot be read."""
+    """Return the column names in a CSV file's first line, or None if the file cannot be read."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return tuple(next(csv.reader(lines), ()))
@@ -134,9 +134,9 @@ class PodRow:
     cpu_m, memory_mib
         CPU request in thousandths of a CPU, and memory request in MiB.
     num_gpu, gpu_milli
-        Number of requested GPUs, and the requested thousandths of each GPU.
+        Number of requested GPUs, and how many thousandths of each GPU are requested.
     gpu_spec
-        Accepted GPU models as written, `A|B`; empty for any model.
+        Accepted GPU models as in the row, `A|B`; empty if any model is accepted.
 
     """
 
@@ -151,9 +151,9 @@ class PodRow:
 def read_openb_rows(
     pods: Path, nodes: Path | None = None
 ) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
-    """Return one node or pod for each row of a trace, sorted by name, including duplicates.
+    """Return a node or pod for each row of a trace, sorted by name; duplicates are kept.
 
-    Parameters and exceptions are the same as in `read_openb`.
+    Parameters and exceptions are those of `read_openb`.
     """
     problems: list[ObjectProblem] = []
     node_file = nodes or _find_node_list(pods)
@@ -169,7 +169,7 @@ def read_openb_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a table, with its file and line for problem reports."""
+    """One table row, with its file and line for problem reports."""
 
     kind: str
     file: str
@@ -204,7 +204,7 @@ def _read(
     build: Callable[[_Row], T],
     problems: list[ObjectProblem],
 ) -> Iterator[T]:
-    """Yield the objects built from the valid rows of a table, and report the other rows."""
+    """Yield the objects built from a table's valid rows, and report the other rows."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
@@ -253,7 +253,7 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """A reader of the pods of a pod list.
+    """A reader of the pods in a pod list.
 
     Pods with equal requests and constraints share one `TaskShape` object.
     """
@@ -263,7 +263,7 @@ class _PodReader:
         self._rows = 0
 
     def gang(self, row: _Row) -> Gang:
-        """Return the gang of a pod. The row number in ms replaces a missing creation time."""
+        """Return the gang of a pod; a missing creation time is replaced by the row number in ms."""
         demands = _pod_row(row)
         is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
         requested = {
@@ -319,21 +319,21 @@ _BACKWARDS: Final = "is before its scheduled_time"
 def read_openb_trace(
     pods: Path, nodes: Sequence[Node] | None = None, node_list: Path | None = None
 ) -> Found:
-    """Return each pod of a list as a job that ran from scheduled_time to deletion_time.
+    """Read each pod of a list as a job that ran from scheduled_time to deletion_time.
 
     Parameters
     ----------
     pods
-        A pod list with times. The multigpu lists have no times.
+        A pod list with times; the multigpu lists have none.
     nodes
-        The nodes of the replay, or None for the nodes in the node list.
+        The nodes for the replay, or None to use the nodes in the node list.
     node_list
-        The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
+        The node list, or None for `openb_node_list_gpu_node.csv` in the pod list's folder.
 
     Raises
     ------
     InstanceError
-        A list does not exist or is another table, or there are no nodes.
+        A list does not exist or is a different table, or there are no nodes.
 
     """
     found: Sequence[ObjectProblem]

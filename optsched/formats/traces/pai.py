@@ -1,7 +1,7 @@
-"""Alibaba's PAI trace: jobs with several roles and shares of GPUs.
+"""Alibaba's PAI trace: jobs with several roles, which may request shares of GPUs.
 
 Weng et al., NSDI 2022; alibaba/clusterdata, cluster-trace-gpu-v2020: `pai_job_table.csv`,
-`pai_task_table.csv` and `pai_machine_spec.csv`, which have no header.
+`pai_task_table.csv` and `pai_machine_spec.csv`, without headers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table. The times are in milliseconds, or None if they are missing."""
+    """One row of the task table; times are in milliseconds, or None if missing."""
 
     part: Part
     start_ms: int | None
@@ -73,17 +73,16 @@ class _Role:
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read the jobs, tasks and machines in a folder.
 
-    A job arrives with all instances of all its tasks at the start_time of the job table, which is
-    its submission. The job runs from the first start to the last end of its tasks. An invalid task
-    is reported, and its whole job is skipped, because a job without some of its tasks would be a
-    different job.
+    A job arrives at its submission, the start_time in the job table, with all instances of all
+    its tasks. It runs from the first start to the last end of its tasks. If a task is invalid, it
+    is reported and its whole job is skipped, because the job would differ without the task.
 
     Parameters
     ----------
     folder
-        The folder that contains the job, task and machine tables.
+        The folder with the job, task and machine tables.
     nodes
-        The nodes of the replay, or None for the nodes in the machine table.
+        The nodes for the replay, or None to use the nodes in the machine table.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Microsoft's Philly trace: jobs with all attempts to run them.
+"""Microsoft's Philly trace: jobs with every attempt to run them.
 
 Jeon et al., ATC 2019; msr-fiddle/philly-traces. `cluster_job_log` is a list of JSON objects with
 jobid, vc, submitted_time and attempts (start_time, end_time, detail: ip and gpus). In the same
-folder, `cluster_machine_list` has machineId, number of GPUs and single GPU mem.
+folder, `cluster_machine_list` has the columns machineId, number of GPUs and single GPU mem.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _BACKWARDS: Final = "is before its start_time"
 
 
 class _Broken(Exception):
-    """An error in a job: its arguments are the field, the value and a message."""
+    """An error in a job; its arguments are the field, its value and a message."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message
 
 
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a job log. Virtual clusters are queues; each machine of the last attempt is a task.
+    """Read a job log; virtual clusters are queues, and each machine of the last attempt is a task.
 
-    The duration of a job is the sum of its attempts. A job that still ran at the end of the trace
-    runs forever. Jobs are sorted by submission time.
+    The duration of a job is the total duration of its attempts. A job that was still running when
+    the trace ended runs forever. Jobs are sorted by submission time.
 
     Parameters
     ----------
     file
         The file `cluster_job_log` in JSON.
     nodes
-        The nodes of the replay, or None for the nodes in `cluster_machine_list` in the same folder.
+        The nodes for the replay, or None to use `cluster_machine_list` in the same folder.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def _has_status(attempt: object, field: str) -> bool:
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
-    """Return the total duration of complete attempts in ms, or None for a job that still runs."""
+    """Return the total duration of the complete attempts in ms, or None for an unfinished job."""
     if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False
@@ -156,7 +156,7 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
 
 
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
-    """Return one task for each machine of the last attempt that used machines."""
+    """Return one task per machine of the last attempt that used machines."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
         if not detail:

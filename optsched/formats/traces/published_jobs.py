@@ -1,4 +1,4 @@
-"""Published traces: their tables as rows, and their jobs as arrivals of gangs.
+"""Read published traces: tables as rows, and jobs as arrivals of gangs.
 
 An invalid row is reported and skipped; all other rows are read. Time 0 is the first arrival.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
-"""Texts in a cell that mean that the cell is empty."""
+"""Cell contents that mean that the cell is empty."""
 
 _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
@@ -45,9 +45,9 @@ _LONGEST_S: Final = Decimal(10**12)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table, with its location for problem reports.
+    """One table row, with its location for problem reports.
 
-    A method that reads a cell returns 0, "" or None after it has reported a problem of the cell.
+    If a cell is invalid, the methods that read it report a problem and return 0, "" or None.
     """
 
     kind: str
@@ -59,11 +59,11 @@ class Row:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no problem of this row has been reported yet."""
+        """Whether no problem with this row has been reported yet."""
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell. `message` names the mistake and the accepted values."""
+        """Report a problem with a cell; `message` states the error and the accepted values."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -81,7 +81,7 @@ class Row:
         return (self.cells.get(column) or "").strip() not in NOTHING
 
     def reach(self, column: str) -> None:
-        """Report a problem if a row ends before a column.
+        """Report a problem if the row ends before a column.
 
         An empty cell in the column is accepted.
         """
@@ -89,7 +89,7 @@ class Row:
             self.reject(column, _MISSING)
 
     def text(self, column: str) -> str:
-        """Return the content of a cell; an empty cell is reported as a problem."""
+        """Return the content of a cell; an empty cell is reported."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
         elif not self.has_value(column):
@@ -97,7 +97,7 @@ class Row:
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str, message: str = _NOT_A_NUMBER, most: int | None = None) -> Decimal:
-        """Return a number of zero or more from a cell."""
+        """Parse a cell as a number of zero or more."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return Decimal(0)
@@ -111,7 +111,7 @@ class Row:
         return Decimal(0)
 
     def integer(self, column: str, most: int | None = None) -> int:
-        """Return a whole number of zero or more from a cell. The number may be written as `4.0`."""
+        """Parse a cell as an integer of zero or more, which may be written as `4.0`."""
         found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):
             return int(found)
@@ -119,11 +119,11 @@ class Row:
         return 0
 
     def milliseconds(self, column: str) -> int:
-        """Return a cell's number of seconds, converted to milliseconds."""
+        """Parse a cell as a number of seconds, and convert it to milliseconds."""
         return round(self.number(column, _NOT_SECONDS) * 1000)
 
     def instant_ms(self, column: str) -> int:
-        """Return a cell's date and time in ms since 1970. The default time zone is UTC."""
+        """Parse a cell as date and time to ms since 1970; the default time zone is UTC."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return 0
@@ -134,10 +134,10 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Parse a time with or without an offset to ms since 1970, or return None if it is invalid.
+    """Parse a time with or without an offset to ms since 1970; return None if it is invalid.
 
-    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because either all times
-    of a trace have a suffix or no time has one.
+    The format is `YYYY-MM-DD HH:MM:SS`. A suffix `PST` or `PDT` is ignored, because either all
+    times in a trace have a suffix or none has one.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())
@@ -149,9 +149,9 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The layout of a table that has one row per line and no quotes.
+    """The format of a table with one row per line and without quotes.
 
-    An invalid line does not affect the other lines.
+    An invalid line does not affect other lines.
 
     Attributes
     ----------
@@ -160,12 +160,12 @@ class Table:
     columns
         Names of the required columns.
     name
-        Name of the column with the name of the row.
+        Name of the column that names the row.
     delimiter
-        Separator of the cells in a line.
+        Separator between the cells in a line.
     is_headless
-        True if the table has no header. A header starts with the name of the first column and is
-        not read as a row.
+        True if the table has no header. A line that starts with the name of the first column is
+        still treated as a header and skipped.
     """
 
     kind: str
@@ -180,7 +180,7 @@ class Table:
         Raises
         ------
         InstanceError
-            The file does not exist, is not a text, or lacks columns.
+            The file does not exist, is not text, or lacks columns.
 
         """
         try:
@@ -218,30 +218,30 @@ class Table:
 
 
 MOST_NODES: Final = 100_000
-"""Maximum number of nodes of one trace: twenty times the limit of Kubernetes."""
+"""Maximum number of nodes in a trace: twenty times the limit of Kubernetes."""
 
 MOST_TASKS: Final = 150_000
-"""Maximum number of tasks of one job: the limit of Kubernetes for pods per cluster."""
+"""Maximum number of tasks in a job: the limit of Kubernetes for pods per cluster."""
 
 _NO_NAME: Final = "is empty: every job needs a name"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Equal tasks of a job.
+    """A group of equal tasks in a job.
 
     Attributes
     ----------
     role
-        The role of the tasks; empty if all tasks of the job are in this part.
+        The role of the tasks; empty if the job has no roles.
     number
         The number of equal tasks.
     demands
-        Request of one task, in base units by resource.
+        Request of one task in base units, keyed by resource.
     gpu_milli
-        Share of one GPU that each task requests, in thousandths; 0 for none.
+        Share of one GPU that each task requests, in thousandths; 0 if none.
     models
-        Accepted GPU models of the tasks; empty if every model is accepted.
+        GPU models that the tasks accept; empty for any model.
 
     """
 
@@ -259,15 +259,15 @@ class TracedJob:
     Attributes
     ----------
     at_ms
-        Time at which the job was submitted, in ms on the clock of the trace.
+        Time at which the job was submitted, in ms on the trace's clock.
     duration_ms
-        Run time of the job in ms, or None if the job still ran at the end of the trace.
+        Run time in ms, or None if the job was still running when the trace ended.
     queue
         The queue to which the job was submitted.
     user
-        The user who submitted the job; empty if the trace names no user.
+        The user who submitted the job; empty if the trace does not name users.
     parts
-        The tasks of the job, which all start together.
+        The tasks of the job, which must all start together.
 
     """
 
@@ -281,14 +281,14 @@ class TracedJob:
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return `num_tasks` tasks, as equal as possible, whose requests add up to `demands`.
+    """Split `demands` over `num_tasks` tasks that are as equal as possible.
 
     Tasks with larger requests come first.
     """
     if not num_tasks:
         return ()
     split = {resource: divmod(amount, num_tasks) for resource, amount in demands.items()}
-    # The first `more` tasks of a resource request one unit more than the other tasks.
+    # For each resource, the first `more` tasks request one unit more than the others.
     ends = sorted({num_tasks, *(more for _, more in split.values() if more)})
     return tuple(
         Part(
@@ -300,7 +300,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
 
 
 def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
-    """Return nodes `node-00000`, `node-00001`, ... that each offer `offers`, in base units."""
+    """Return nodes `node-00000`, `node-00001`, ... that each have the allocatable `offers`."""
     labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
     return tuple(
         Node(
@@ -316,12 +316,14 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """Return the nodes of a trace's node table; `wanted` describes the expected table.
+    """Return the nodes if there are any; otherwise raise InstanceError.
+
+    `wanted` describes the expected node table for the error message.
 
     Raises
     ------
     InstanceError
-        The table lists no node.
+        The table lists no nodes.
     """
     if nodes:
         return nodes
@@ -331,7 +333,7 @@ def listed_nodes(
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of a folder as given, or its real name if the path has no name."""
+    """Return the name of a folder as given, or its resolved name if the path has none."""
     return folder.name if folder.name not in ("", "..") else folder.resolve().name
 
 
@@ -342,16 +344,15 @@ def build_trace(
     problems: Sequence[TraceProblem],
     queues: Sequence[Queue] = (),
 ) -> Found:
-    """Return the jobs, in the given order, as a trace that starts with the first job.
+    """Build a trace from jobs in the given order; it starts with the first job.
 
-    Requests for a resource that no node offers are dropped. Jobs that request no other resource are
-    skipped, and the number of skipped jobs is reported. `sound_trace` reports jobs that cannot be
-    replayed.
+    Requests for a resource that no node offers are dropped. Jobs that request nothing else are
+    skipped, and their number is reported. `sound_trace` reports jobs that cannot be replayed.
 
     Raises
     ------
     InstanceError
-        There is no node.
+        There are no nodes.
 
     """
     if not nodes:
@@ -361,7 +362,7 @@ def build_trace(
     reported = list(problems)
     listed = list(jobs)
     first_ms = listed[0].at_ms if listed else 0
-    # Time 0 is the first job, unless the jobs are not in the order of their submission.
+    # Time 0 is the first job, unless the jobs are not sorted by submission time.
     start_ms = first_ms if all(job.at_ms >= first_ms for job in listed) else 0
     factory = _ArrivalFactory(nodes, start_ms)
     arrivals = [found for job in listed if (found := factory.arrival(job, reported)) is not None]
@@ -375,7 +376,7 @@ def build_trace(
     every |= {q.name: q for q in queues}
     sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
     if sound.arrivals and sound.arrivals[0].at_ms:
-        # Earlier jobs were skipped: shift all times so that the first job arrives at time 0.
+        # Earlier jobs were skipped, so all times are shifted to let the first job arrive at time 0.
         shifted: list[Arrival] = []
         for arrival in sound.arrivals:
             at_ms = arrival.at_ms - sound.arrivals[0].at_ms
@@ -387,7 +388,7 @@ def build_trace(
 
 
 class _ArrivalFactory:
-    """A factory of the arrivals of jobs.
+    """A factory that converts jobs to arrivals.
 
     Tasks with equal requests and constraints share one `TaskShape` object.
     """
@@ -399,7 +400,7 @@ class _ArrivalFactory:
         self.num_idle = 0
 
     def arrival(self, job: TracedJob, problems: list[TraceProblem]) -> Arrival | None:
-        """Return the arrival of a job, or None for a job without a name or a usable request."""
+        """Return the arrival of a job, or None if the job has no name or no usable request."""
         if not job.name:
             problems.append(TraceProblem("Job", "", "name", "''", _NO_NAME, job.where))
             return None
@@ -449,7 +450,7 @@ class _ArrivalFactory:
 
 
 def model_affinity(models: tuple[str, ...]) -> NodeSelector | None:
-    """Return the node affinity for nodes with one of the GPU models; None for any model."""
+    """Return a node affinity for the given GPU models, or None if any model is accepted."""
     if not models:
         return None
     return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))

@@ -1,4 +1,4 @@
-"""Trace files in the format of optsched, and the selection of readers for published traces.
+"""Trace files in optsched's format, and the choice of a reader for published traces.
 
 docs/simulate.md explains the fields of a trace file, and `SCHEMA` defines them.
 """
@@ -133,12 +133,12 @@ SCHEMA: Final[Schema] = record(
 
 
 def read_trace_file(path: Path) -> Found:
-    """Return the trace in a file, and the skipped parts of the trace with file and line.
+    """Read the trace in a file; return it and the skipped parts with file and line.
 
     Raises
     ------
     InstanceError
-        The file cannot be read, is not a trace, or has no part that can be replayed.
+        The file cannot be read, is not a trace, or has nothing to replay.
 
     """
     source, document = read_document(path, KIND)
@@ -183,11 +183,11 @@ _FIELDS: Final = {
     "grace_ms": "grace",
     "min_member": "minAvailable",
 }
-"""Fields of a trace file by the attribute that holds the value of the field."""
+"""Field names in a trace file, keyed by the attribute that holds the field's value."""
 
 
 def _with_field_names(problem: TraceProblem) -> TraceProblem:
-    """Return a problem that names the field and the value as they are in the trace file."""
+    """Replace attribute names and values in a problem by those in the trace file."""
     field, value = _FIELDS.get(problem.path, problem.path), problem.value
     if problem.path.endswith("_ms") and isinstance(value, int):
         value = format_duration_ms(value)
@@ -196,7 +196,7 @@ def _with_field_names(problem: TraceProblem) -> TraceProblem:
 
 
 def is_trace_file(path: Path) -> bool:
-    """Return whether a file is a trace in optsched's format, from its first 4096 characters."""
+    """Return whether a file's first 4096 characters are those of an optsched trace."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(4096)
@@ -211,10 +211,10 @@ def is_trace_file(path: Path) -> bool:
 def _sound_records(
     fields: Fields, name: str, errors: list[FieldError], make: Callable[[Fields, int], _T]
 ) -> Iterator[_T]:
-    """Yield an object for each item of a list whose fields are all valid.
+    """Yield an object for each list item whose fields are all valid.
 
-    A job with another request, number of tasks or queue would be another job. Therefore an invalid
-    field has no default here: its error is reported, and its object is skipped.
+    With another request, number of tasks or queue, a job would be a different job. Therefore
+    invalid fields get no defaults here: they are reported, and the object is skipped.
     """
     known = len(errors)
     for number, each in enumerate(fields.records(name)):
@@ -293,18 +293,18 @@ _WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
     "gavel": read_gavel,
 }
 TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
-"""Names of the formats that `read_published_trace` reads."""
+"""Names of the formats that `read_published_trace` accepts."""
 
 
 _JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {
     "helios": HELIOS_COLUMNS,
     "acme": ACME_COLUMNS,
 }
-"""Columns of the published traces that are one CSV file, the more special format first."""
+"""Columns of the published traces that are one CSV file, the most specific format first."""
 
 
 def describe_unknown_table(path: Path) -> str:
-    """Return why a CSV file cannot be replayed without the name of its format; empty if it can."""
+    """Return why a CSV file cannot be replayed without `--format`; empty if it can."""
     missing = missing_columns(path)
     if not missing:
         return ""
@@ -320,27 +320,27 @@ def describe_unknown_table(path: Path) -> str:
 
 
 def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Return a published trace, and the parts of the trace that are skipped.
+    """Read a published trace, and return it with the skipped parts.
 
     Parameters
     ----------
     name
         A format in `TRACE_FORMATS`.
     path
-        The file of the trace, or the folder of a `pai` trace.
+        The trace file, or the folder of a `pai` trace.
     nodes
-        The nodes of the replay, or None for the nodes of the trace. Traces of `acme` and `gavel`
+        The nodes for the replay, or None to use the nodes in the trace. `acme` and `gavel` traces
         list no nodes.
 
     Returns
     -------
     Found
-        The trace, and the skipped parts with reason, file and row.
+        The trace, and the skipped parts, each with reason, file and row.
 
     Raises
     ------
     InstanceError
-        The format is unknown, a file cannot be read, no part can be replayed, or there are no
+        The format is unknown, a file cannot be read, there is nothing to replay, or there are no
         nodes.
 
     """
