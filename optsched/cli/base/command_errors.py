@@ -143,7 +143,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class EndingCommand(PlainCommand):
-    """A command that exits with the documented codes on Ctrl-C and on a full disk."""
+    """A command with the documented exit codes for Ctrl-C and for a full disk."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""

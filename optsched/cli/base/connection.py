@@ -38,7 +38,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):
-    """Exit codes of cluster commands; click also exits with 2 for unknown options."""
+    """Exit codes of cluster commands; click also uses exit code 2 for unknown options."""
 
     FAILED = 1
     USAGE = 2
@@ -208,7 +208,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
     """Return the result of a call, or `otherwise` if the user lacks a permission.
 
-    `subject` says what is missing in the output, such as "the events are not shown".
+    `subject` states what is missing in the output, such as "the events are not shown".
     """
     from optsched.kube.client.errors import Forbidden
 

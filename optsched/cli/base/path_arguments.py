@@ -229,7 +229,7 @@ class TraceSource(click.ParamType[str]):
 
 
 def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None) -> Path:
-    """Write bytes to a temporary file, which is removed when the command exits.
+    """Write bytes to a temporary file, which is removed when the command ends.
 
     The content determines the extension, `.json` or `.yaml`. Error messages show `source` instead
     of the path of the temporary file.

@@ -56,7 +56,7 @@ def instance_of(
 ) -> Instance:
     """Read the instance at a path, and print its problems.
 
-    Exits with 2 if there is no instance, or, if `strict`, if an object cannot be used.
+    The exit code is 2 if there is no instance or, with `strict`, if an object cannot be used.
     """
     try:
         with console.status(f"reading {path}") as status:

@@ -98,7 +98,7 @@ def parse_budget(
     """Parse a PodDisruptionBudget; return it (None if it has no name) and all field errors.
 
     A budget without a status allows no disruption, as in the eviction API. If
-    `yields_to_guarantees` is False, the budget yields only if an annotation in a dump says so.
+    `yields_to_guarantees` is False, the budget yields only if an annotation in a dump requests it.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

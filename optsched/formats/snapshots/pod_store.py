@@ -58,7 +58,7 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 @dataclass(frozen=True, slots=True)
 class BoundDevices:
-    """The devices of one pod on its node.
+    """The devices that one pod holds on its node.
 
     `distrust` is the reason why the pod's annotations are ignored, or empty if a scheduler may have
     bound the pod.

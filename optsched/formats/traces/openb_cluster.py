@@ -127,7 +127,7 @@ def read_header(file: Path) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod with the values of its row.
+    """The values in the row of a pod.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ def read_plugin_annotations(
     If the pods of a PodGroup must not share vGPUs, the value of this annotation is the name of the
     PodGroup.
 
-    A preemptable pod may also use revocable nodes unless its annotation says otherwise.
+    A preemptable pod may also use revocable nodes unless its annotation states otherwise.
     The only zone name with an effect is `*` (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}
