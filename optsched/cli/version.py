@@ -65,8 +65,8 @@ def completion(context: click.Context, shell: str) -> None:
 def kubectl_complete(words: tuple[str, ...]) -> None:
     """Complete `kubectl vc`; kubectl passes the words that the user has typed so far.
 
-    The command prints one completion per line, then `:4`, which instructs cobra not to complete file
-    names.
+    The command prints one completion per line, then `:4`, which instructs cobra not to complete
+    file names.
     """
     from click.shell_completion import ShellComplete
 

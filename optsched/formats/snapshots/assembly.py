@@ -72,8 +72,8 @@ class Assembled:
 
     Attributes
     ----------
-    Number of objects whose kinds belong to a snapshot.
-        Number of objects of kinds that belong to a snapshot.
+    num_read
+        Number of objects whose kinds belong to a snapshot.
     problems
         Invalid fields, duplicates, and references to missing objects. The snapshot also records why
         an object cannot be used.

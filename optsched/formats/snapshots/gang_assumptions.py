@@ -69,8 +69,8 @@ class ShuffleTimes:
 
     Attributes
     ----------
-    The times recorded by this process.
-        The times of this process.
+    own
+        The times recorded by this process.
     written
         The times recorded in PodGroup annotations.
 
