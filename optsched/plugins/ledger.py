@@ -46,8 +46,8 @@ class Ledger:
     leaving_total
         (R,) total capacity that terminating pods and victims will release.
     waits_for_late
-        True if the session reserves capacity for a gang that waits too long, so that a later
-        session can enqueue it.
+        True if the session reserves capacity for a starving gang, so that a later session can
+        enqueue it.
 
     """
 

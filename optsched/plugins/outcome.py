@@ -1,4 +1,4 @@
-"""A problem with one solution, and the resources of nodes and queues in the solution."""
+"""A problem with one solution, and the resulting resource usage of nodes and queues."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The decisions of a plan as arrays, each of which is computed on first use.
+    """The decisions of a plan as arrays; each array is computed on first use.
 
     Attributes
     ----------
     next_requests
-        The next request (R,) by gang index, filled by the function `next_requests`.
+        The next request (R,) of each gang, by gang index; filled by the function `next_requests`.
 
     """
 
@@ -41,7 +41,7 @@ class Outcome:
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """The node (T,) on which each task is placed or nominated; negative without a node."""
+        """The node (T,) on which each task is placed or nominated; negative if there is none."""
         node_of: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return node_of
 
@@ -58,7 +58,7 @@ class Outcome:
 
     @cached_property
     def on_node(self) -> I64:
-        """The requests (N, R) of the newly placed tasks on each node."""
+        """The total requests (N, R) of newly placed tasks on each node."""
         problem = self.problem
         taken = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.placed)
@@ -68,21 +68,21 @@ class Outcome:
 
     @cached_property
     def idle(self) -> I64:
-        """The idle capacity (N, R) of each node after the placements."""
+        """The idle amounts (N, R) of each node after the placements."""
         left: I64 = self.problem.idle - self.on_node
         return left
 
     @cached_property
     def idle_total(self) -> I64:
-        """The idle capacity (R,) of all nodes after the placements."""
+        """The total idle amounts (R,) of all nodes after the placements."""
         total: I64 = self.idle.sum(axis=0)
         return total
 
     @cached_property
     def future_idle(self) -> I64:
-        """The idle capacity (N, R) after terminating tasks end and nominated tasks start.
+        """The idle amounts (N, R) after terminating tasks end and nominated tasks start.
 
-        The capacity of an overcommitted node may be negative.
+        The amounts of an overcommitted node may be negative.
         """
         problem = self.problem
         promised = np.zeros_like(problem.used)
@@ -121,7 +121,7 @@ class Outcome:
 
     @cached_property
     def num_pending(self) -> I64:
-        """The number (G,) of tasks of each gang that stay pending."""
+        """The number (G,) of each gang's tasks that stay pending."""
         before = np.diff(self.problem.task_start)
         left: I64 = before - self.num_placed
         return left

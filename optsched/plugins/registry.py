@@ -1,4 +1,4 @@
-"""The built-in plugins by name, collected from the modules that declare plugins.
+"""The built-in plugins by name, collected from the modules that declare them.
 
 Every `Plugin` object at the top level of a module in `_PACKAGES` is a built-in plugin.
 """

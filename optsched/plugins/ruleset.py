@@ -1,4 +1,4 @@
-"""The rules that a policy enables, in the policy's order, with the enabled switches."""
+"""The rules that a policy enables, in policy order, with their enabled switches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALWAYS: tuple[Rule, ...] = (
     Victims(),
     Entitlements(),
 )
-"""The rules that hold in every policy."""
+"""The rules that are enabled in every policy."""
 
 
 @runtime_checkable
@@ -54,17 +54,17 @@ class GangExclusion(Protocol):
     """A rule that can exclude a gang from every plan."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """Return the mask (G,) of gangs that get no node in any plan, or None for no gang."""
+        """Return the mask (G,) of gangs that get no node in any plan, or None if there are none."""
 
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose masks exclude nodes because of pods on the nodes."""
+    """A rule whose mask excludes nodes because of pods that run there."""
 
     hard_switch: ClassVar[Switch | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running tasks that exclude a task class from nodes."""
+        """Return the running tasks that keep a task class off nodes."""
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return (V,) a number for each running task; equal numbers mean equivalent tasks.
+        """Return (V,) a number per running task; equal numbers mean equivalent tasks.
 
         The number is -1 for tasks whose eviction does not help the class. Returns None if no
         eviction helps the class.
@@ -86,25 +86,24 @@ class Entitling(Protocol):
     """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """True if a pod may be reclaimed for any deserved resource that the pod uses.
+    """True if a pod may be reclaimed for any deserved resource that it uses.
 
-    If `returns_by_use` is False, a pod may be reclaimed only for resources that the reclaiming gang
-    requests.
+    If False, a pod may be reclaimed only for resources that the reclaiming gang requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """Return (Q, R) the deserved shares, or None if the rule defines no deserved shares."""
+        """Return the deserved shares (Q, R), or None if the rule defines none."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the deserved shares by queue and resource from cluster objects, for `verify`."""
+        """Return the deserved shares by queue and resource, from cluster objects, for `verify`."""
 
 
 @runtime_checkable
 class EnqueueExplanation(Protocol):
-    """A rule that can explain why the rule rejects the enqueueing of a gang."""
+    """A rule that can explain why it does not permit a gang to be enqueued."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why a gang may not be enqueued, or None if the rule permits the enqueueing.
+        """Return why a gang may not be enqueued, or None if the rule permits it.
 
         The pods of a gang that is not enqueued are not created.
         """
@@ -112,10 +111,10 @@ class EnqueueExplanation(Protocol):
 
 @runtime_checkable
 class CapacityExplanation(Protocol):
-    """A rule that can keep gangs waiting although nodes have capacity for their tasks."""
+    """A rule that may keep gangs waiting although nodes have capacity for their tasks."""
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return why the rule keeps a gang waiting although nodes have enough capacity, or None."""
+        """Return why the rule keeps a gang waiting although nodes have capacity, or None."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
@@ -124,9 +123,9 @@ _STARVING = frozenset({"gang", "priority", "tdm"})
 
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
-    """A rule of a policy, with the plugin, the tier and the enabled switches of the rule.
+    """A rule of a policy, with its plugin, its tier and its enabled switches.
 
-    `origin` is the file or package of a custom plugin, or empty for a built-in plugin.
+    `origin` is the file or package of a custom plugin; empty for a built-in plugin.
     """
 
     rule: Rule
@@ -143,20 +142,20 @@ class ActiveRule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The rules of a policy in call order, after the rules that hold in every policy."""
+    """The rules of a policy in call order; rules that are always enabled come first."""
 
     active: tuple[ActiveRule, ...]
     guards: tuple[Rule, ...] = ()
-    """Rules that restrict evictions in addition to the rules of plugins."""
+    """Rules that restrict evictions in addition to the plugins' rules."""
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
-        """Return a rule set of the given rules with default switches, in one tier."""
+        """Return a rule set of the given rules, with default switches and in a single tier."""
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
     def enforced(self) -> tuple[ActiveRule, ...]:
-        """All rules with their enabled switches, including the rules that hold in every policy."""
+        """All rules with their enabled switches, including the rules that are always enabled."""
         return (*(ActiveRule(r, r.name, -1) for r in ALWAYS), *self.active)
 
     @cached_property
@@ -167,7 +166,7 @@ class RuleSet:
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
-        """Names of custom rules that only the verifier enforces, and no model or pipeline."""
+        """Names of custom rules that only the verifier enforces, not the models or the pipeline."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         verifying = select_overriding(inner, "verify", "verify_evictions")
@@ -175,12 +174,12 @@ class RuleSet:
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
-        """The hard rules that can exclude nodes, with the rules of `predicates` last."""
+        """The hard rules that may exclude nodes, with the rules of `predicates` last."""
         return (*(r for r in self.hard if r.hard_switch is None), *self.predicates)
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on the nodes that a task may use, regardless of the task's gang."""
+        """Hard rules on the nodes that a task may use, regardless of its gang."""
         return tuple(r for r in self.hard if r.hard_switch is Switch.PREDICATE)
 
     @cached_property
@@ -191,7 +190,7 @@ class RuleSet:
         return (*ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:
-        """Return (V,) True for each running task that may not be evicted for any gang."""
+        """Return the mask (V,) of running tasks that may not be evicted for any gang."""
         spared = np.zeros(len(running_tasks(problem)), np.bool_)
         for rule in self.guarding:
             mine = rule.spares(problem)
@@ -200,9 +199,9 @@ class RuleSet:
         return spared
 
     def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
-        """Return (V,) True for each running task that only the task's annotations protect.
+        """Return the mask (V,) of running tasks that are protected only by their annotations.
 
-        With `overrides_budgets`, budgets that yield to guarantees may protect the task, too.
+        With `overrides_budgets`, budgets that yield to guarantees may also protect the tasks.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:
@@ -220,7 +219,7 @@ class RuleSet:
         return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
-        """Return (Q, R) the deserved shares in base units, or None if no rule defines shares.
+        """Return the deserved shares (Q, R) in base units, or None if no rule defines them.
 
         The second returned value is `returns_by_use` of the rule that defines the shares.
         """
@@ -239,7 +238,7 @@ class RuleSet:
         return tuple(rule for rule in self.masking if isinstance(rule, Blocking))
 
     def find_excluded_gangs(self, problem: Problem) -> Bool:
-        """Return (G,) True for each gang that some hard rule excludes regardless of evictions."""
+        """Return the mask (G,) of gangs that a hard rule excludes regardless of evictions."""
         excluded = np.zeros(problem.num_gangs, np.bool_)
         for rule in self.hard:
             if isinstance(rule, GangExclusion):
@@ -249,11 +248,11 @@ class RuleSet:
         return excluded
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
-        """Return the rule set in which `rules` are the `guards` (rules that restrict evictions)."""
+        """Return a copy of the rule set with the given rules as `guards`."""
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return the rule set with custom rules wrapped, so that `faults` records all errors."""
+        """Return a copy with custom rules wrapped, so that `faults` records their errors."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -263,8 +262,8 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return the rule set of one session, in which extenders call services via `outside`."""
-        # Sessions share a rule set without extenders, and the values that the rule set caches.
+        """Return a copy for one session, in which extenders call services via `outside`."""
+        # Without extenders, sessions share the rule set and the values that it caches.
         if not any(isinstance(a.rule, Extender) for a in self.active):
             return self
         kept = (
@@ -275,13 +274,13 @@ class RuleSet:
 
     @cached_property
     def topology(self) -> NetworkTopology | None:
-        """The rule on network topology, or None if not enabled."""
+        """The network topology rule, or None if it is not enabled."""
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
         """Return the mask (G,) of gangs in separate classes, and arrays (G,) that split classes.
 
-        The arrays are the integer results of `Rule.distinguish_gangs`, one array for each rule.
+        The arrays are the integer results of `Rule.distinguish_gangs`, one per rule.
         """
         rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -301,33 +300,33 @@ class RuleSet:
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
-        """The rules of `masking` that override the method `mask`; other rules exclude no node."""
+        """The rules of `masking` that override `mask`; other rules exclude no node."""
         return select_overriding(self.masking, "mask")
 
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
-        """The rules of every policy and of `scoring` that override `scorer` or `class_score`."""
+        """The always enabled rules and those of `scoring` that override a score method."""
         return select_overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
-        """Hard rules that may make a class's placement depend on other tasks of a node."""
+        """Hard rules that may make a class's placement depend on other tasks on the node."""
         return select_overriding(self.hard, "ties_nodes")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a hard rule makes a class's placement depend on other tasks of a node."""
+        """Return whether a hard rule makes a class's placement depend on tasks on the node."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
-        """Return the rule with the name `name`, or None if the policy does not enable the rule."""
+        """Return the rule with the given name, or None if the policy does not enable it."""
         return next((a for a in self.active if a.rule.name == name), None)
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """True if the action preempt also serves gangs that have their minimum.
+        """True if the action preempt also serves gangs that already have their minimum.
 
-        The first tier with a vote decides (Volcano `JobStarving`). In the deciding tier, `gang`
-        votes only for gangs below their minimum.
+        The first tier with a vote decides (Volcano `JobStarving`). If `gang` votes in this tier,
+        only gangs below their minimum are served.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Switch.JOB_STARVING in a.switches]
@@ -337,7 +336,7 @@ class RuleSet:
         )
 
     def enables(self, name: str, switch: Switch) -> bool:
-        """Return whether the policy enables a rule and the switch `switch` of the rule's plugin."""
+        """Return whether the policy enables a rule and a switch of the rule's plugin."""
         found = self.find_rule(name)
         return found is not None and switch in found.switches
 
@@ -345,7 +344,7 @@ class RuleSet:
 def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the methods.
 
-    Sessions call the methods once per class, so rules that do not override a method are skipped.
+    Sessions call the methods once per class, so they skip rules that do not override them.
     """
     return tuple(
         rule

@@ -1,4 +1,4 @@
-"""The switches by which a policy enables and disables the extension points of a plugin."""
+"""The switches by which a policy enables or disables the extension points of a plugin."""
 
 from __future__ import annotations
 

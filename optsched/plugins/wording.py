@@ -1,4 +1,4 @@
-"""Text for amounts and counts in messages."""
+"""Format amounts and counts in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from optsched.units import format_quantity
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Return an amount with the resource name, such as "1500m cpu" or "3 nvidia.com/gpu"."""
+    """Return an amount with its resource name, such as "1500m cpu" or "3 nvidia.com/gpu"."""
     return f"{format_quantity(amount, resource)} {resource}"
 
 

@@ -1,7 +1,7 @@
-"""Node capacity: the tasks on a node together never request more than is allocatable.
+"""Node capacity: the total requests on a node never exceed its allocatable amounts.
 
-Mathematics: models/formulation/fits.md. The rule is always enabled. A task requests one unit of the
-resource `pods`.
+Mathematics: models/formulation/fits.md. The rule is always enabled. Each task requests one unit of
+the resource `pods`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fits(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
 
-        The plan is invalid if a placed task requests a resource that the task's node lacks.
+        A plan is invalid if a placed task requests a resource that its node lacks.
         """
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -81,14 +81,14 @@ class Fits(Rule):
 
 @dataclass(eq=False)
 class Offers:
-    """Allocatable and idle amounts of any resource on each node, computed once per resource."""
+    """Allocatable and idle amounts of any resource per node, computed once per resource."""
 
     _problem: Problem
     _offered: dict[str, I64] = field(default_factory=dict, init=False)
     _idle: dict[str, I64] = field(default_factory=dict, init=False)
 
     def offered(self, resource: str) -> I64:
-        """Return (N,) allocatable amounts of a resource; 0 on nodes that are not ready."""
+        """Return the allocatable amounts (N,) of a resource; 0 on nodes that are not ready."""
         if resource not in self._offered:
             problem, r = self._problem, self._problem.index(resource)
             nodes = problem.snapshot.nodes
@@ -98,7 +98,7 @@ class Offers:
         return self._offered[resource]
 
     def idle(self, resource: str) -> I64:
-        """Return (N,) idle amounts of a resource on each node, at least 0."""
+        """Return the idle amount (N,) of a resource on each node, at least 0."""
         if resource not in self._idle:
             problem, r = self._problem, self._problem.index(resource)
             if r >= 0:
@@ -113,6 +113,6 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """Return (C,) requests of a resource by one task of each class."""
+        """Return (C,) the amount of a resource that one task of each class requests."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NodeAffinity(Rule):
-    """A task runs only on nodes that match the task's `nodeSelector` and required node affinity."""
+    """A task runs only on nodes that match its `nodeSelector` and its required node affinity."""
 
     name = "node-affinity"
     hard_switch = Switch.PREDICATE
@@ -60,7 +60,7 @@ class NodeAffinity(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the node selector and affinity of the class."""
+        """See `Rule`. The phrase contains the node selector and node affinity of the class."""
         shape = problem.classes.shapes[task_class]
         selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
         parts = [f"nodeSelector {selector}"] if selector else []
@@ -70,7 +70,7 @@ class NodeAffinity(Rule):
 
 
 class Taints(Rule):
-    """A task is placed only on nodes whose NoSchedule and NoExecute taints the task tolerates."""
+    """A task is placed only on nodes whose NoSchedule and NoExecute taints it tolerates."""
 
     name = "taints"
     hard_switch = Switch.PREDICATE
@@ -93,7 +93,7 @@ class Taints(Rule):
         return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text lists the taints that the class does not tolerate."""
+        """See `Rule`. The phrase lists the taints that the class does not tolerate."""
         _, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
         marks = sorted(
@@ -103,7 +103,7 @@ class Taints(Rule):
 
 
 def find_untolerated_taints(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
-    """Return the taints that exclude tasks of a task shape from a node."""
+    """Return the NoSchedule and NoExecute taints that `shape` does not tolerate."""
     return [
         taint
         for taint in taints
@@ -113,7 +113,7 @@ def find_untolerated_taints(shape: TaskShape, taints: Sequence[Taint]) -> list[T
 
 
 class HostPorts(Rule):
-    """No two tasks on a node bind colliding host ports."""
+    """No two tasks on a node bind conflicting host ports."""
 
     name = "host-ports"
     hard_switch = Switch.PREDICATE
@@ -134,7 +134,7 @@ class HostPorts(Rule):
                         yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. The mask excludes nodes on which a pod holds one of the class's ports."""
+        """See `Rule`. Nodes on which a pod binds one of the class's host ports are filtered out."""
         ports = problem.relations.ports_of(problem.classes.shapes[task_class])
         if not ports:
             return None
@@ -142,7 +142,7 @@ class HostPorts(Rule):
         return ~taken
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Blocking`. The blockers are the running tasks that hold a colliding port."""
+        """See `Blocking`. The blockers are the running tasks that bind a conflicting host port."""
         own_ports = problem.classes.shapes[task_class].host_ports
         running = running_tasks(problem).tasks if own_ports else ()
         rivals = [v for v, task in enumerate(running) if _collide(own_ports, task.shape.host_ports)]
@@ -158,7 +158,7 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
+        """Add Σ supplied[c, n] ≤ 1 over the classes of each port and each conflicting port pair."""
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         relations = problem.relations
         classes_of: dict[int, list[int]] = {p: [] for p in range(len(relations.ports))}
@@ -202,7 +202,7 @@ def _collide(ports: tuple[HostPort, ...], other_ports: tuple[HostPort, ...]) -> 
 
 @dataclass(eq=False)
 class _Ports(Greedy):
-    """The number of tasks that bind each host port (axis P) on each node in this session.
+    """Counts the tasks of this session that bind each host port (axis P) on each node.
 
     Attributes
     ----------

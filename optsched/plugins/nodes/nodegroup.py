@@ -1,8 +1,8 @@
 """Node groups of queues, with limits on the resources that a queue may hold in a group.
 
-Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. The value
-of the node label `volcano.sh/nodegroup-name` is the group of a node. `NodeGroups` contains the
-settings of a queue.
+Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. The node
+label `volcano.sh/nodegroup-name` sets the group of a node. `NodeGroups` contains the settings of a
+queue.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ GROUP = "volcano.sh/nodegroup-name"
 REQUIRED, PREFERRED, LAST_RESORT = 100.0, 50.0, -1.0
 
 _Spot = tuple[str, str]
-"""The name of a queue and the name of a node group."""
+"""A pair of queue name and node group name."""
 
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks run only on nodes of groups that the tasks' queue lists, within the limits per group.
+    """Tasks run only in node groups that their queue lists, within the queue's limit per group.
 
     Attributes
     ----------
     strict
-        True if tasks of a queue without listed groups are also excluded from nodes without a group.
+        True if tasks of a queue that lists no groups may not use nodes without a group either.
     in_order
-        True if a preferred group scores lower the later the queue lists the group.
+        True if preferred groups that the queue lists later get a lower score.
     inherits
-        True if a queue without listed groups uses the groups of its nearest ancestor with groups.
+        True if a queue that lists no groups uses the groups of its nearest ancestor that does.
 
     """
 
@@ -63,7 +63,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def find_groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """Return the node group settings of a queue; empty settings for an unknown queue."""
+        """Return a queue's node group settings; empty settings for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -75,7 +75,7 @@ class NodeGroup(Rule):
         return NO_GROUPS
 
     def admits(self, groups: NodeGroups, group: str | None) -> bool:
-        """Return whether a queue with the settings `groups` may use nodes of a group.
+        """Return whether a queue with the settings `groups` may use the nodes of `group`.
 
         `group` is None for nodes without a group.
         """
@@ -87,7 +87,7 @@ class NodeGroup(Rule):
         return named and group not in groups.excluded
 
     def score_group(self, groups: NodeGroups, group: str | None) -> float:
-        """Return the score of nodes in a group for a queue with the settings `groups`."""
+        """Return the score of the nodes of `group` for a queue with the settings `groups`."""
         if group in groups.last_resort:
             return LAST_RESORT
         score = REQUIRED if group in groups.required else 0.0
@@ -138,7 +138,7 @@ class NodeGroup(Rule):
         return None if open_to.all() else open_to[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text names the queue that may not use the nodes."""
+        """See `Rule`. The phrase names the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
         queue = f"queue {name}" if name else "a queue without listed groups"
         return f"did not belong to node groups that {queue} may use"
@@ -154,11 +154,11 @@ class NodeGroup(Rule):
     # --- limits ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`. The limit of a queue applies to a sum over the nodes of a group."""
+        """See `Rule`. A queue's limit applies to the sum over the nodes of a group."""
         return bool(problem.derived(_find_limits).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Victims are running tasks of the queue in limited node groups."""
+        """See `VictimRelevance`. Relevant are the queue's running tasks in limited node groups."""
         spots = problem.derived(_find_limits).get(problem.classes.queues[task_class])
         if not spots:
             return None
@@ -169,7 +169,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ request[c, r]·supplied[c, n] ≤ limit − held + released per queue and group."""
+        """Add Σ request[c, r]·supplied[c, n] ≤ limit − held + released, per queue and group."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()
@@ -212,7 +212,7 @@ class NodeGroup(Rule):
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """Return the usage of bound and running tasks by queue and group, for queues with limits."""
+    """Return the usage of bound and running tasks by (queue, group), for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -234,9 +234,9 @@ class _LimitedSpot:
     limit
         (R,) maximum amounts that the queue may hold in the group.
     held
-        (R,) resources that the queue holds in the group.
+        (R,) amounts that the queue holds in the group.
     nodes
-        (N,) True for the nodes of the group.
+        (N,) mask of the nodes of the group.
 
     """
 
@@ -247,7 +247,7 @@ class _LimitedSpot:
 
 
 def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
-    """Return the limits of each queue on node groups; queues without limits are not listed."""
+    """Return each queue's limits on node groups; queues without limits are omitted."""
     snapshot, resources = problem.snapshot, problem.resources
     queues = [q for q in snapshot.queues if q.node_groups.limits]
     if not queues:
@@ -269,7 +269,7 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 
 
 def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return the mask (V,) of the running tasks whose resources `spot.held` includes."""
+    """Return the mask (V,) of the running tasks that `spot.held` counts."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -278,9 +278,9 @@ def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 @dataclass(eq=False)
 class _Limits(Greedy):
-    """The resources that queues hold in node groups, updated with placements and evictions.
+    """Tracks the resources that queues hold in node groups during placements and evictions.
 
-    `_held` contains the amounts (R,) that correspond to each limit in `_spots`, by queue.
+    `_held` contains, by queue, the amounts (R,) that correspond to each limit in `_spots`.
     """
 
     _problem: Problem
@@ -303,7 +303,7 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `NodeState`. The resources of victims are subtracted from the queue's usage."""
+        """See `NodeState`. The victim's resources are subtracted from the queue's usage."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _find_counted_tasks(self._problem, spot)[victim]:

@@ -1,8 +1,8 @@
-"""Sharding: the scheduler uses only the nodes of its own shard, or prefers the shard's nodes.
+"""Sharding: the scheduler uses only the nodes of its own shard, or prefers them.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
-`pkg/scheduler/actions` and `pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks nodes of other
-shards after nodes of the scheduler's shard, regardless of scores.
+`pkg/scheduler/actions` and `pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks the nodes of
+other shards after those of the scheduler's shard, regardless of scores.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all other scores, but small enough for exact fractional digits."""
+"""A score that exceeds the sum of all other scores but keeps their fractional digits exact."""
 
 
 class Shards(Rule):
-    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers nodes of the shard."""
+    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers them."""
 
     name = "shards"
 
@@ -58,11 +58,11 @@ class Shards(Rule):
         return problem.derived(_find_own_nodes) if is_hard else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the name of the scheduler's shard."""
+        """See `Rule`. The phrase contains the name of the scheduler's shard."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`. Tasks on nodes of other shards must not be evicted."""
+        """See `Rule`. Tasks on nodes of other shards are never evicted."""
         own = self.mask(problem, -1)
         return None if own is None else ~own[running_tasks(problem).node_of]
 
@@ -79,7 +79,7 @@ class Shards(Rule):
 
 @dataclass(frozen=True)
 class OutsideShard:
-    """The level that minimises the number of tasks on nodes of other shards."""
+    """A level that minimises the number of tasks on nodes of other shards."""
 
     name: str = "outside the shard"
     unit: str = "tasks"

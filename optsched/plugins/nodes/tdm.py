@@ -1,4 +1,4 @@
-"""Time-division multiplexing: nodes of a revocable zone take revocable pods in certain hours.
+"""Time-division multiplexing: nodes of a revocable zone run revocable pods at certain hours.
 
 Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 """
@@ -44,15 +44,15 @@ _PART: Final = re.compile(r"([0-9]{1,9})(%?)")
 
 @dataclass(frozen=True)
 class Tdm(Rule):
-    """Nodes of a revocable zone take only revocable tasks, and only while the zone is open.
+    """Nodes of a revocable zone run only revocable tasks, and only while the zone is open.
 
     Attributes
     ----------
     zones
-        The opening hours of each zone in UTC, by zone name. A zone that is not listed is never
+        The opening hours of each zone in UTC, by zone name. Zones that are not listed are never
         open.
     period_ms
-        Shortest time between two evictions from nodes of closed zones, in milliseconds.
+        Minimum time between two rounds of evictions from nodes of closed zones, in milliseconds.
 
     """
 
@@ -64,7 +64,7 @@ class Tdm(Rule):
     period_ms: int = 60_000
 
     def is_open(self, zone: str, now_ms: int) -> bool:
-        """Return whether the zone `zone` is open at the time `now_ms`."""
+        """Return whether a zone is open at the time `now_ms`."""
         return zone in self.zones and now_ms in self.zones[zone]
 
     def verify(self, world: World) -> Iterator[Violation]:
@@ -89,13 +89,13 @@ class Tdm(Rule):
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The reason is a closed zone or a task that is not revocable."""
+        """See `Rule`. The phrase states that the zone is closed or that tasks must be revocable."""
         if has_revocable_zone(problem.classes.shapes[task_class]):
             return "belonged to a revocable zone that is closed at this hour"
         return "took only revocable tasks"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes of open zones have a positive score for revocable tasks."""
+        """See `Rule`. Nodes of open zones get a positive score for revocable tasks."""
         if not has_revocable_zone(problem.classes.shapes[task_class]):
             return None
         zones = self._find_zones(problem)
@@ -110,7 +110,7 @@ class Tdm(Rule):
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """See `Mover`. The moved tasks are the tasks on nodes whose zone is closed."""
+        """See `Mover`. Moves the tasks that run on nodes of closed zones."""
         zones, running = self._find_zones(problem), running_tasks(problem)
         closed = zones.any_zone & ~zones.open_now
         leaving = np.flatnonzero(closed[running.node_of])
@@ -170,17 +170,17 @@ class Tdm(Rule):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ZoneMasks:
-    """The masks (N,) of nodes that belong to a zone, and of nodes whose zone is open."""
+    """The masks (N,) of nodes that belong to a zone, and of nodes whose zone is open now."""
 
     any_zone: Bool
     open_now: Bool
 
 
 class Allowance(NamedTuple):
-    """The limit that a gang's disruption budget (`jdb-…`) sets on tasks evicted together.
+    """The number of tasks that a gang's disruption budget (`jdb-…`) allows to evict together.
 
-    If a gang has no budget, one task may be evicted at a time. If the gang can spare no task, the
-    entire gang may be evicted.
+    If a gang has no budget, one task at a time may be evicted. If such a gang can spare no task,
+    the entire gang may be evicted.
     """
 
     most: int
@@ -188,7 +188,7 @@ class Allowance(NamedTuple):
 
     @classmethod
     def from_gang(cls, gang: Gang) -> Allowance:
-        """Return the budget in the annotations of a gang; an invalid budget allows no eviction."""
+        """Read the budget from a gang's annotations; an invalid budget allows no eviction."""
         stand = sum(t.status.is_standing for t in gang.tasks)
         over = sum(t.status in _OVER for t in gang.tasks)
         missing = len(gang.tasks) - over - stand
@@ -200,7 +200,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the integer in a text; a percentage is taken of `whole` and rounded up."""
+    """Return the number in `text`; a percentage is taken of `whole` and rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -209,13 +209,13 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
 
 
 def has_revocable_zone(shape: TaskShape) -> bool:
-    """Return whether the annotations of a task shape make tasks revocable."""
+    """Return whether the annotations in `shape` make a task revocable."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 
 @dataclass(eq=False)
 class _Order(Greedy):
-    """A plugin that orders preemptable gangs last, and votes on victims on nodes outside zones.
+    """Orders preemptable gangs last, and votes for victims on nodes outside zones.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class _Order(Greedy):
     _later, _num_pending
         (G,) True for preemptable gangs, and (G,) number of pending tasks.
     _evicted
-        Number of the tasks that this session has evicted, by gang.
+        Number of tasks that this session has evicted, by gang.
 
     """
 
@@ -243,7 +243,7 @@ class _Order(Greedy):
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims on nodes outside zones that the budgets of gangs allow."""
+        """Return the victims outside zones whose eviction the gangs' budgets allow."""
         if self._later[gang] or has_revocable_zone(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

@@ -1,4 +1,4 @@
-"""Measured load of nodes: overloaded nodes take no pods, and less loaded nodes are preferred.
+"""Measured node load: overloaded nodes take no pods, and less loaded nodes are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The rule estimates
 the usage of tasks that started after the last measurement.
@@ -43,15 +43,14 @@ class Estimate:
     Attributes
     ----------
     of_request, of_burst
-        The fraction of the request and the fraction of the burst that a task is assumed to use. The
-        burst is the limit minus the request.
+        The fractions of the request and of the burst that a task is assumed to use. The burst is
+        the limit minus the request.
     risky_from
-        The load, as a fraction of node capacity, from which estimates are raised.
+        The load, as a fraction of node capacity, from which estimates are increased.
     risk_factor
-        The factor by which estimates are raised.
+        The factor by which estimates are increased.
     idle_cpu_m, idle_memory
-        The assumed CPU usage in milli-CPU and memory usage in bytes of a task that requests
-        nothing.
+        The assumed usage of a task that requests nothing: CPU in milli-CPU, memory in bytes.
 
     """
 
@@ -65,7 +64,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage(Rule):
-    """Nodes above a load limit take no more pods, and nodes with lower load have higher scores.
+    """Nodes above a load limit take no more pods, and nodes with lower load score higher.
 
     Attributes
     ----------
@@ -74,10 +73,9 @@ class Usage(Rule):
     cpu_weight, memory_weight
         Weights of the CPU load and the memory load in the score.
     cpu_limit_ppm, memory_limit_ppm
-        The highest CPU load and memory load at which a node takes pods, in millionths.
+        The maximum CPU load and memory load at which a node takes pods, in millionths.
     blind_ms
-        Time from the start of a task until the usage of the task has been measured, in
-        milliseconds.
+        Time from the start of a task until its usage has been measured, in milliseconds.
 
     """
 
@@ -96,7 +94,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Describe the load of a node that exceeds a limit, or None if the node takes tasks."""
+        """Describe how a node exceeds a load limit, or return None if it takes tasks."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -115,7 +113,7 @@ class Usage(Rule):
                 yield Violation(self.name, f"task {task.key}", f"node {node.name}: {excess}")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. The mask is equal for all classes."""
+        """See `Rule`. The mask is the same for all task classes."""
         allowed = problem.derived(self._allowed)
         return None if allowed.all() else allowed
 
@@ -130,7 +128,7 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The scores depend on the load before the session, not on the class."""
+        """See `Rule`. The scores depend only on the load before the session."""
         if not self._counts(problem):
             return None
         return problem.derived(self.shadow).at_start
@@ -152,7 +150,7 @@ class Usage(Rule):
         return bool(self.weight and self.cpu_weight + self.memory_weight and measured)
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """Return the measured loads plus the estimated usage of tasks that have just started."""
+        """Return the measured loads plus the estimated usage of tasks that started recently."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size), np.zeros(problem.num_nodes))
         now_ms = problem.snapshot.taken_ms
@@ -173,7 +171,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return requests and bursts of CPU and memory, and the number of other requested resources."""
+    """Return CPU and memory requests, CPU and memory bursts, and the count of other resources."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -181,9 +179,9 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """The measured load (N, 2) as a fraction of `size`, and the allocatable CPU and memory (N, 2).
+    """The load (N, 2) as a fraction of `size`, which is the allocatable CPU and memory (N, 2).
 
-    `is_fresh` (N,) states whether each node has a recent measurement.
+    `is_fresh` (N,) is True for nodes with a recent measurement.
     """
 
     measured: F64
@@ -205,7 +203,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The measured load plus (N, 2) estimated CPU and memory usage of tasks not yet measured.
+    """The measured load plus the estimated usage (N, 2) of CPU and memory by unmeasured tasks.
 
     `at_start` (N,) contains the scores of all nodes before the session places tasks.
     """
@@ -216,9 +214,9 @@ class _Shadow:
     at_start: F64
 
     def add(self, node: int, requested: F64) -> F64:
-        """Add the estimated usage of one more task to a node and return the added amounts.
+        """Add the estimated usage of one more task to a node, and return the added amounts.
 
-        The argument `requested` (5,) is the result of `_requested_amounts`.
+        `requested` (5,) is the result of `_requested_amounts`.
         """
         estimate = self.rule.estimate
         load = float(self._weigh(self._composite(np.array([node])))[0])
@@ -232,7 +230,7 @@ class _Shadow:
         return added
 
     def _composite(self, nodes: I64) -> F64:
-        """Return (m, 2) fractions of CPU and memory in use on m nodes, measured plus estimated."""
+        """Return the used fractions (m, 2) of CPU and memory, measured plus estimated."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)
@@ -245,7 +243,7 @@ class _Shadow:
         return found
 
     def score(self, nodes: I64) -> F64:
-        """Return (m,) the scores of m nodes; 0 for nodes without a recent measurement."""
+        """Return the scores (m,) of m nodes; 0 for nodes without a recent measurement."""
         free = self._weigh(1 - self._composite(nodes))
         found: F64 = np.where(self.loads.is_fresh[nodes], free * TOP * self.rule.weight, 0.0)
         return found
@@ -253,7 +251,7 @@ class _Shadow:
 
 @dataclass(eq=False)
 class _Usage(Greedy):
-    """The node scores of `Usage.class_score`, updated as tasks are placed.
+    """Updates the node scores of `Usage.class_score` as tasks are placed.
 
     Attributes
     ----------
@@ -262,7 +260,7 @@ class _Usage(Greedy):
     _requested_amounts
         (C,) the result of the function `_requested_amounts` for each task class.
     _added
-        The estimated usage of each task of this session, by task class and node.
+        The estimated usage of each task placed in this session, by task class and node.
 
     """
 

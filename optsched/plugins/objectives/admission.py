@@ -1,8 +1,8 @@
-"""Levels that add up started gangs and placed tasks, weighted by the dominant resource.
+"""Levels that sum started gangs and placed tasks, weighted by their dominant resource.
 
 Mathematics: models/formulation/admission.md. The dominant share of a request is max_r request[r] /
 total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang, weights are amounts
-of the dominating resource instead of shares. Amounts are exact and easy to read.
+of this resource instead of shares, because amounts are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Weights:
 def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of task classes: amounts of one resource, or shares of the cluster.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The unit
-    must not depend on victims, because values of plans with different victims are compared.
+    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. It must not
+    depend on victims, because the values of plans with different victims are compared.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -65,8 +65,8 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # Choose the resource by name, because the index of a resource depends on earlier sessions.
-        # Devices have precedence over memory and CPU.
+        # Choose the resource by name, because a resource's index depends on earlier sessions.
+        # Devices take precedence over memory and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
@@ -78,7 +78,7 @@ def dominant_weights(problem: Problem) -> Weights:
 
 
 def _shares(request: I64, total: I64) -> F64:
-    """Return (K, R) requests as shares of the cluster; infinite if no node has the resource."""
+    """Return requests (K, R) as shares of the cluster; infinite if no node has the resource."""
     share: F64 = np.where(
         total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
     )
@@ -86,14 +86,13 @@ def _shares(request: I64, total: I64) -> F64:
 
 
 ADMISSION = "admission, "
-"""The prefix of the names of admission levels."""
+"""The name prefix of admission levels."""
 
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
-    """Return levels that add up the weights of the gangs that start, one level per tier.
+    """Return levels that sum the weights of the gangs that start, one level per tier.
 
-    A gang that already runs adds nothing. A gang that is evicted entirely in this session also adds
-    nothing.
+    A gang that already runs adds nothing, nor does a gang that this session evicts entirely.
     """
     gangs, shapes = problem.open_gangs, problem.shapes
     weights = problem.derived(dominant_weights)
@@ -112,10 +111,10 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that add up the weights of placed tasks: one level per tier with elastic gangs.
+    """Return levels that sum the weights of placed tasks, one per tier with elastic gangs.
 
-    The start of an elastic gang does not determine the number of its placed tasks. A gang that is
-    evicted entirely in this session adds nothing if the gang starts again.
+    The start of an elastic gang does not determine how many of its tasks are placed. A gang that
+    this session evicts entirely adds nothing if it starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes
@@ -132,15 +131,15 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 
 
 def _is_restart(shape: GangShape) -> bool:
-    """Return whether this session evicted a gang entirely, so that the gang has to start again."""
+    """Return whether this session evicted a gang entirely, so that it must start again."""
     return shape.least_before == 0 and not shape.is_started
 
 
 @dataclass(frozen=True, eq=False)
 class _TierLevel:
-    """A level that adds up weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
+    """A level that sums weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
 
-    A policy may have one level for each of many tiers.
+    A policy may have one such level per tier.
     """
 
     name: str
@@ -152,12 +151,12 @@ class _TierLevel:
 
     @cached_property
     def _gangs(self) -> I64:
-        """The gangs (m,) of the tier."""
+        """The indices (m,) of the tier's gangs."""
         return np.flatnonzero(self.tier_of == self.tier)
 
 
 class Started(_TierLevel):
-    """The level that adds up the weights (G,) of the gangs of one tier that start."""
+    """A level that sums the weights (G,) of the gangs of one tier that start."""
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
@@ -178,13 +177,13 @@ class Started(_TierLevel):
 
 
 class Placed(_TierLevel):
-    """The level that adds up the weights of the placed tasks of one tier.
+    """A level that sums the weights of the placed tasks of one tier.
 
-    `weight` (C,) is the weight of one task of each class. The tier of gangs that add nothing is -1.
+    `weight` (C,) is the weight of one task per class. Gangs that add nothing have tier -1.
     """
 
     def tasks(self, problem: Problem) -> I64:
-        """Return the pending tasks of the gangs of the tier."""
+        """Return the indices of the pending tasks of the tier's gangs."""
         starts = problem.task_start[self._gangs]
         return ranges(starts, problem.task_start[self._gangs + 1] - starts)
 
@@ -199,7 +198,7 @@ class Placed(_TierLevel):
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_f weight[f]·x[f] over the task classes f of the gangs of the tier."""
+        """Return Σ_f weight[f]·x[f] over the entries f of the tier's gangs."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]

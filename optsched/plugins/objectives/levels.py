@@ -1,4 +1,4 @@
-"""The levels that a model may list by name, and the instances of the levels in one problem."""
+"""The levels that a model may list by name, and how a problem's levels are built from them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _ENGINE_KINDS = (
 _KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
 LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
-"""Levels by name, in the order that applies if a model does not list levels."""
+"""Levels by name, in the order that applies if a model lists no levels."""
 
 
 MOST_PAIRS = 200_000
-"""Maximum number of (class, node) pairs in one score table, which must fit CPU caches."""
+"""Maximum number of (class, node) pairs in one score table, so that it fits CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeScore:
-    """The sum of the scores of the chosen nodes, for the node loads at the session's start."""
+    """The total score of the chosen nodes, based on node loads at the start of the session."""
 
     rules: RuleSet
     name: str = "node score"
@@ -63,7 +63,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, assigned = outcome.problem, outcome.assigned
-        # A table of all classes and nodes would waste memory, because the tasks use few nodes.
+        # A table of all classes and nodes would waste memory, because tasks use few of the nodes.
         pairs = problem.task_class[assigned] * problem.num_nodes + outcome.node_of_coming[assigned]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
@@ -75,7 +75,7 @@ class NodeScore:
     def ideal(self, problem: Problem) -> int:
         """See `Level`.
 
-        The ideal is the value if every task is on the node with the best score for the task.
+        The ideal is the value if every task is on the node with its best score.
         """
         return problem.derived(self._best)
 
@@ -84,7 +84,7 @@ class NodeScore:
             return 0
         pending, total = problem.classes.num_pending, 0
         own = select_overriding(self.rules.node_scorers, "class_score")
-        # If a class has no class scores, nodes with equal loads have equal scores.
+        # If a class has no class score, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
@@ -102,17 +102,17 @@ class NodeScore:
         return total
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """Yield the indices of all classes in chunks, so that score tables stay small."""
+        """Yield the class indices in chunks, so that score tables stay small."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):
             yield np.arange(first, min(first + size, number))
 
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
-        """Return (k, N) the integer scores of one task of each class (k,) on every node.
+        """Return the integer scores (k, N) of one task of each class (k,) on every node.
 
-        If `nodes` (m,) is given, returns (k, m) scores on only the nodes in `nodes`. The argument
-        `nodes` is valid only for classes whose scores depend only on the loads of nodes.
+        If `nodes` (m,) is given, return the scores (k, m) on these nodes only. `nodes` is valid
+        only for classes whose scores depend on nothing but node loads.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -124,10 +124,10 @@ class NodeScore:
     def _scores(
         self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
     ) -> F64:
-        """Return (m,) scores of (class, node) pairs, or (k, n) scores of classes (k, 1) on n nodes.
+        """Return scores (m,) of (class, node) pairs, or (k, n) of classes (k, 1) on n nodes.
 
-        The classes (m,) of pairs are sorted.
-        The argument `loads` contains the used and the allocatable amounts of the nodes.
+        The classes (m,) of pairs are sorted. `loads` contains the used and the allocatable amounts
+        of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -160,10 +160,10 @@ class NodeScore:
 def build_levels(
     problem: Problem, rules: RuleSet, tiers: Tiers, names: Sequence[str]
 ) -> list[AnyLevel]:
-    """Return the levels of a problem, the most important one first.
+    """Return the levels of a problem, most important first.
 
     A listed name may produce several levels, for example one admission level per tier. A name that
-    does not apply produces no level. Levels of rules that hold in every policy precede all node
+    does not apply produces no level. Levels of rules that are always enabled precede all node
     levels.
     """
     named: list[AnyLevel] = []
@@ -178,7 +178,7 @@ def build_levels(
             defining = [a.rule for a in rules.active if a.rule.name in kind.rules]
             over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
             if kind == FAIR_SHARE and over_time is not None:
-                # Deserved shares of queues precede fairness over time, which precedes `drf`.
+                # The order is: deserved shares of queues, fairness over time, `drf`.
                 ends = [i for i, rule in enumerate(defining, 1) if rule.name != "drf"]
                 defining.insert(max(ends, default=0), over_time)
             named += [level for rule in defining for level in rule.levels(problem, tiers)]

@@ -1,4 +1,4 @@
-"""Strict FIFO order in queues that request FIFO: no gang overtakes the first waiting gang.
+"""Strict FIFO order in queues that request it: no gang overtakes the first waiting gang.
 
 Mathematics: models/formulation/fifo.md. A Queue requests the order by `spec.dequeueStrategy: fifo`,
 a field that Volcano declares but does not read (volcano-sh/volcano#4572).
@@ -31,10 +31,10 @@ NO_GANG = -1
 
 
 class Fifo(Rule):
-    """In a FIFO queue, a gang gets no node while a gang earlier in the FIFO order waits.
+    """In a FIFO queue, a gang gets no node while an earlier gang waits.
 
-    Gangs are ordered by priority, age and name. Nominated gangs and partially running gangs are
-    exempt from the order. Exempt gangs may overtake other gangs and do not block other gangs.
+    Gangs are ordered by priority, age and name. Nominated and partially running gangs are exempt:
+    they may overtake other gangs and do not block them.
     """
 
     name = "fifo"
@@ -61,7 +61,7 @@ class Fifo(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Equal gangs that follow each other in the FIFO order form one class."""
+        """See `Rule`. Equal gangs that are adjacent in the FIFO order form one class."""
         order = problem.derived(_order)
         if not order.lines:
             return None
@@ -80,8 +80,7 @@ class Fifo(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
 
-        The indices h and h' are gang classes. b[h] ∈ {0, 1} states whether all gangs up to class h
-        are served.
+        h and h' are gang classes. b[h] ∈ {0, 1} is 1 if all gangs up to class h are served.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -109,15 +108,15 @@ class Fifo(Rule):
 
 
 def build_order_reason(problem: Problem, head: int) -> Reason:
-    """Return the reason that a gang waits for the gang `head` because of the FIFO order."""
+    """Return the reason that a gang waits behind the gang `head` in a FIFO queue."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the gang that comes first in a gang's FIFO queue, among the gangs in a mask (G,).
+    """Return the gang in `among` (G,) that comes first in the FIFO queue of a gang.
 
-    Returns the gang itself if its queue is not FIFO.
+    Returns the gang itself if its queue is not a FIFO queue.
     """
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
@@ -130,7 +129,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO order of each queue after the decisions."""
+    """Return the FIFO orders of the queues after the decisions."""
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
@@ -153,7 +152,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the first waiting gang before a gang in the FIFO order, or `NO_GANG`."""
+        """Return the first waiting gang ahead of a gang in the FIFO order, or `NO_GANG`."""
         if gang not in self._place:
             return NO_GANG
         line, place = self._place[gang]
@@ -174,7 +173,7 @@ def _order_key(gang: Gang) -> tuple[int, int, str]:
 
 
 def _is_exempt(gang: Gang) -> bool:
-    """Return whether a gang is exempt from the FIFO order: nominated, or partially running."""
+    """Return whether a gang is exempt from the FIFO order: it is nominated or partly running."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -186,8 +185,8 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for gangs with subgroups, because gangs with subgroups block other gangs
-    only in the solver.
+    The result is False for gangs with subgroups, because they block other gangs only in the
+    solver.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     runs = any(t.status.counts_as_ready for t in gang.tasks)
@@ -206,9 +205,9 @@ class _Order:
     Attributes
     ----------
     lines
-        For each FIFO queue, the indices of the queue's gangs in FIFO order, without exempt gangs.
+        For each FIFO queue, the indices of its gangs in FIFO order, without exempt gangs.
     waits
-        Indices of gangs without running tasks, which block all later gangs of the queue.
+        Indices of gangs without running tasks; they block all later gangs of their queue.
 
     """
 
@@ -236,16 +235,16 @@ def _order(problem: Problem) -> _Order:
 
 @dataclass(eq=False)
 class _FifoOrder(Greedy):
-    """The order of gangs by priority, by start (unstarted gangs first), and by age.
+    """Orders gangs by priority, then unstarted before started gangs, then by age.
 
-    Without plugins that compare shares, Volcano orders gangs in the same way.
-
+    Volcano uses the same order if no plugin compares shares.
     Attributes
     ----------
     _need, _priority
         (G,) number of tasks that each gang lacks for its minimum, and (G,) priority of each gang.
     _rank
-        The position of each gang in the FIFO order of its queue; other gangs have no rank.
+        The position of each gang in the FIFO order of its queue; gangs outside FIFO queues have
+        none.
 
     """
 
@@ -262,19 +261,19 @@ class _FifoOrder(Greedy):
 
 
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
-    """Add the rows of one queue for (gang, gang class) pairs in FIFO order.
+    """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    In the pair of any gang but the first of a class, the class is -1.
+    Only the first gang of a class has its class in the pair; the other gangs have -1.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
     last: int | None = None  # the variable that is 1 only if all gangs so far are served
     is_closed = False
     for gang, h in line:
         if settled[gang] == 0:
-            # A gang that must wait blocks all later gangs of the queue.
+            # A gang that must wait blocks all later gangs of its queue.
             is_closed |= gang in order.waits
         elif settled[gang] > 0 and last is not None:
-            # If a gang is served, all gangs before this gang must also be served.
+            # If a gang is served, all gangs before it must also be served.
             model.add_rows(0, [last], 1, lower=1)
         if settled[gang] >= 0 or h < 0:
             continue

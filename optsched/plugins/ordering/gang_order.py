@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Priority(Rule):
-    """Order gangs by the value of the gang's PriorityClass, the highest first."""
+    """Order gangs by the value of their PriorityClass, highest first."""
 
     name = "priority"
 
@@ -43,7 +43,7 @@ class Priority(Rule):
 
 @dataclass(eq=False)
 class _PriorityVotes(Greedy):
-    """A plugin that votes on victims by the priorities of gangs and tasks.
+    """Votes on victims by the priorities of gangs and tasks.
 
     `_priority` (G,) and `_num_pending` (G,) are the priority and the number of pending tasks of
     each gang.
@@ -58,7 +58,7 @@ class _PriorityVotes(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims have lower priority than the preempting gang or task."""
+        """See `Preemption`. Victims have a lower priority than the preempting gang or task."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -81,7 +81,7 @@ class _PriorityVotes(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects lower-priority gangs and the gang itself."""
+        """See `VictimReach`. The mask selects tasks of lower-priority gangs and its own tasks."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
@@ -103,11 +103,11 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Number of leading bits that `truncate_bits` keeps; nearly equal values become equal."""
+"""Number of leading bits that `truncate_bits` keeps, so that nearly equal values become equal."""
 
 
 def estimate_runtimes_ms(problem: Problem) -> I64:
-    """Return (G,) estimated runtimes of gangs in milliseconds.
+    """Return the estimated runtimes (G,) of gangs in milliseconds.
 
     The runtime is 0 for finished gangs and for gangs without an estimate.
     """
@@ -118,7 +118,7 @@ def estimate_runtimes_ms(problem: Problem) -> I64:
 
 
 def truncate_bits(values: I64) -> I64:
-    """Return values truncated to `KEPT_BITS` leading bits, which removes less than an eighth."""
+    """Return values truncated to `KEPT_BITS` leading bits; each loses less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -128,7 +128,7 @@ def truncate_bits(values: I64) -> I64:
 def build_start_levels(
     name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
 ) -> Sequence[Started]:
-    """Return levels that add up `value` (G,) over the gangs that start, one level per tier."""
+    """Return levels that sum `value` (G,) over the gangs that start, one level per tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
     counted = np.zeros_like(value)
@@ -141,7 +141,7 @@ def build_start_levels(
 
 @dataclass(eq=False)
 class _FixedOrder(Greedy):
-    """An order of gangs by sort keys that placements do not change."""
+    """Orders gangs by sort keys that placements do not change."""
 
     _keys: Sequence[tuple[float, ...]]
 
@@ -151,7 +151,7 @@ class _FixedOrder(Greedy):
 
 @dataclass(eq=False)
 class _DeadlineOrder(_FixedOrder):
-    """The order of gangs by (has no waiting time, end of the waiting time in epoch ms)."""
+    """Orders gangs with a maximum waiting time first, by the end of that time in epoch ms."""
 
     _now_ms: int
 
@@ -161,17 +161,17 @@ class _DeadlineOrder(_FixedOrder):
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations that set the maximum waiting time of a PodGroup; earlier ones take precedence."""
+"""Annotations that set the maximum waiting time of a PodGroup; the first one takes precedence."""
 
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Order gangs by the end of the maximum waiting time, and permit enqueueing afterwards.
+    """Order gangs by the end of their maximum waiting time, and permit enqueueing afterwards.
 
     Attributes
     ----------
     waiting_ms
-        The waiting time of gangs without an annotation, in milliseconds, or None for no limit.
+        The maximum waiting time of gangs without an annotation in milliseconds; None for no limit.
 
     """
 
@@ -180,13 +180,13 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """Return the time at which a gang's waiting time ends, or None without a waiting time."""
+        """Return the time at which a gang's waiting time ends, or None if it has no limit."""
         waiting = read_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Returns None if no gang has a waiting time."""
+        """See `Rule`. Returns None if no gang has a maximum waiting time."""
         due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
         if all(d is None for d in due):
             return None
@@ -195,7 +195,7 @@ class Sla(Rule):
 
 
 def read_waiting_ms(gang: Gang) -> int | None:
-    """Return the waiting time in a gang's annotations, or None if missing or invalid."""
+    """Return the maximum waiting time in a gang's annotations; None if missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
         return None
@@ -222,7 +222,7 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Order gangs by increasing estimated runtime; gangs without an estimate come last."""
+    """Order gangs by estimated runtime, shortest first; gangs without an estimate come last."""
 
     name = "shortest-remaining"
 
@@ -234,7 +234,7 @@ class ShortestRemaining(Rule):
         return _FixedOrder([(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()])
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different values in the level are in different gang classes."""
+        """See `Rule`. Gangs with different level values are in different gang classes."""
         lengths = problem.derived(estimate_runtimes_ms)
         return count_runs_a_year(lengths) if lengths.any() else None
 
@@ -245,7 +245,7 @@ class ShortestRemaining(Rule):
 
 
 def count_runs_a_year(lengths: I64) -> I64:
-    """Return (G,) the rounded number of runs of each gang in a year; 1 without an estimate."""
+    """Return the rounded number of times (G,) that each gang fits into a year, or 1 if unknown."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
 
@@ -267,13 +267,13 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""The ratio 1 in thousandths, which are the unit of finish-time ratios."""
+"""The finish-time ratio 1; finish-time ratios are in thousandths."""
 
 _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Order gangs by decreasing finish-time ratio; gangs without an estimate have the ratio 1."""
+    """Order gangs by finish-time ratio, highest first; the ratio is 1 without an estimate."""
 
     name = "finish-time-fair"
 
@@ -286,7 +286,7 @@ class FinishTimeFair(Rule):
         )
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different values in the level are in different gang classes."""
+        """See `Rule`. Gangs with different level values are in different gang classes."""
         if not problem.derived(estimate_runtimes_ms).any():
             return None
         return truncate_bits(problem.derived(find_finish_time_ratios))
@@ -298,7 +298,7 @@ class FinishTimeFair(Rule):
 
 
 def find_finish_time_ratios(problem: Problem) -> I64:
-    """Return (G,) the finish-time ratios of gangs that start now, in thousandths, at least 1.
+    """Return the finish-time ratios (G,) of gangs that start now, in thousandths, at least 1.
 
     The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
     """
@@ -309,8 +309,8 @@ def find_finish_time_ratios(problem: Problem) -> I64:
     requested = shapes.count[:, None] * problem.classes.request[shapes.class_of][:, counted]
     np.add.at(request, shapes.shape_of_entry, requested)
     share = (request / problem.total[counted]).max(axis=1, initial=0.0)
-    # A fair share is the cluster divided by the number of gangs with tasks. The slowdown is the
-    # dominant share of a gang as a multiple of a fair share.
+    # A fair share is the cluster divided by the number of gangs with tasks. The slowdown is a
+    # gang's dominant share as a multiple of the fair share.
     contending = sum(1 for gang in problem.snapshot.gangs if gang.tasks)
     slowdown = contending * share[problem.shape_of]
     alone = np.maximum(length * np.maximum(slowdown, 1.0), 1.0)

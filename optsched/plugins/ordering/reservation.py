@@ -1,8 +1,7 @@
 """Reservations for gangs that have waited too long: no other gang may delay their start.
 
-Mathematics: models/formulation/reservation.md. The rule is always enabled, but has no effect in
-snapshots without reservations. With one reservation, the rule is EASY backfilling (Lifka, JSSPP
-1995).
+Mathematics: models/formulation/reservation.md. The rule is always enabled but has no effect in
+snapshots without reservations. With one reservation, it is EASY backfilling (Lifka, JSSPP 1995).
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The assumed end of a task of unknown duration, in milliseconds; later than all other times."""
+"""The assumed end of a task with unknown duration, in milliseconds; exceeds all real times."""
 
 
 class ExtraResources(NamedTuple):
-    """Limits of nodes in addition to the resources of nodes.
+    """Additional per-node limits, which apply like resources.
 
-    `capacity` (N, D) contains the limits of each node. `request` (C, D) is the usage of one task of
-    each class. The total usage of all tasks on a node must not exceed any limit. A negative limit
-    acts as zero.
+    `capacity` (N, D) contains the limits of each node, and `request` (C, D) the usage of one task
+    of each class. The total usage of the tasks on a node must not exceed any limit. A negative
+    limit acts as zero.
     """
 
     capacity: I64
@@ -56,8 +55,8 @@ class ExtraResources(NamedTuple):
 class Reservation(Rule):
     """Keep reserved capacity idle for the start of each reservation, given known task durations.
 
-    A reservation constrains a task if the task must not delay the start of the reservation. Gangs
-    that are entitled to start before a reservation must stay within queue entitlements.
+    A reservation constrains the tasks that must not delay its start. Gangs that are entitled to
+    start before a reservation must stay within their queues' entitlements.
     """
 
     name = "reservation"
@@ -84,9 +83,9 @@ class Reservation(Rule):
     def _verify_start(
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
-        """Check that constrained placements leave the reserved amounts of nodes and queues."""
+        """Check that constrained placements leave the reserved amounts on nodes and in queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Name, reserved amounts, amounts of placements, tasks, limits, and the default limit.
+        # Object, reserved amounts, placed amounts, tasks, limits, and default limit.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
         ] = []
@@ -135,7 +134,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return the capacity that reservations leave to constrained tasks; None means no limit."""
+        """Return the capacity that reservations leave to constrained tasks; None for no limit."""
         reservations = problem.snapshot.reservations
         if not any(reservation.nodes for reservation in reservations):
             return None
@@ -147,8 +146,8 @@ class Reservation(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ remaining capability, over the constrained tasks in a queue's subtree.
 
-        The remaining capability is the amount not used or reserved when the reservation starts. For
-        entitled tasks, the limit of the row is the remaining entitlement.
+        The remaining capability is the amount that is neither used nor reserved when the
+        reservation starts. For entitled tasks, the limit is the remaining entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _numbers(problem):
@@ -162,7 +161,7 @@ class Reservation(Rule):
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d] of `find_extra_resources`."""
+        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], with `find_extra_resources`."""
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
@@ -182,7 +181,7 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
+        """See `Rule`. This plugin limits queues, whereas `find_extra_resources` limits nodes."""
         limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
         if not limits_queues:
             return None
@@ -193,7 +192,7 @@ class Reservation(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason is the first reservation that leaves too little capability."""
+        """See `Rule`. The reason names the first reservation that leaves too little capability."""
         problem = outcome.problem
         if not problem.snapshot.reservations:
             return None
@@ -220,7 +219,7 @@ class Reservation(Rule):
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `CapacityExplanation`. The reason is the first reservation that blocks nodes."""
+        """See `CapacityExplanation`. The reason names the first reservation that blocks nodes."""
         problem = outcome.problem
         bound = problem.classes.bound[problem.task_class[problem.task_start[gang]]]
         for i in (number for number in bound if number >= 0):
@@ -245,8 +244,8 @@ class Reservation(Rule):
 class _NodeLimits(NamedTuple):
     """The capacity (N, D) that a reservation leaves to constrained tasks, and requests (C, D).
 
-    Axis D contains the resources whose future idle amount the reservation reduces on at least one
-    node.
+    Axis D contains the resources for which the reservation reduces the future idle amount on at
+    least one node.
     """
 
     left: I64
@@ -254,7 +253,7 @@ class _NodeLimits(NamedTuple):
 
 
 def expected_ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of running tasks in milliseconds, or `NEVER` if unknown."""
+    """Return the expected ends (V,) of running tasks in milliseconds, or `NEVER` if unknown."""
     gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
     running = running_tasks(problem)
     pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
@@ -286,7 +285,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 class Arrivals(NamedTuple):
-    """Tasks placed on nodes, as parallel arrays (m,): task class, node, number of tasks."""
+    """Tasks placed on nodes, as parallel arrays (m,): task class, node, and number of tasks."""
 
     task_class: I64
     node: I64
@@ -296,9 +295,9 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the first reservation in `numbers` whose nodes lack capacity at its start, or None.
+    """Return the first reservation in `numbers` that lacks node capacity at its start, or None.
 
-    `evicted` is the mask (V,) of the running tasks that are evicted.
+    `evicted` is the mask (V,) of evicted running tasks.
     """
     running = running_tasks(problem)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
@@ -320,9 +319,9 @@ def find_delayed_start(
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
-    """Return the mask (C, N) of nodes that reservations leave to a class if all pods are evicted.
+    """Return the mask (C, N) of nodes usable for each class after all pods are evicted.
 
-    Returns None if no reservation includes nodes.
+    Reservations may make a node unusable. Returns None if no reservation includes nodes.
     """
     reservations = problem.snapshot.reservations
     if not any(reservation.nodes for reservation in reservations):
@@ -346,23 +345,23 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _numbers(problem: Problem) -> list[int]:
-    """Return the numbers i and ~i for each reservation i; see `binding_reservations`."""
+    """Return the numbers i and ~i of each reservation i; see `binding_reservations`."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return the mask (C,) of classes that must not delay the start of a reservation.
+    """Return the mask (C,) of classes that must not delay the start of reservation `number`.
 
-    The number ~i selects the classes that are entitled to start before reservation i.
+    For the number ~i, return the classes that are entitled to start before reservation i.
     """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, amount) for each capability that a reservation uses.
+    """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
     The amount is the capability that the reservation leaves to constrained tasks in the queue's
-    subtree. For the number ~i, the amount is the entitlement that the queue does not hold.
+    subtree. For the number ~i, it is the part of the entitlement that the queue does not hold.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}
@@ -393,18 +392,18 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 @dataclass(eq=False)
 class _BelowCeilings(Greedy):
-    """The queue capability that reservations leave to constrained tasks, updated by placements.
+    """Tracks the queue capability that reservations leave to constrained tasks.
 
     Attributes
     ----------
     _bound
         (C,) numbers of the reservations that constrain each task class.
     _limits
-        The result of `_queue_limits` for each number of a reservation.
+        The result of `_queue_limits` for each reservation number.
     _below
         (Q,) indices of each queue and its descendants.
     _taken
-        Amounts placed in this session, by number of a reservation, queue and resource.
+        Amounts placed in this session, by (reservation number, queue, resource).
 
     """
 
@@ -452,7 +451,7 @@ def build_reservation_reason(
 
 
 def describe_reservation(reservation: CapacityReservation) -> str:
-    """Return the message about a reservation for the gang that has the reservation."""
+    """Return the message that tells a gang about its own reservation."""
     if not reservation.is_open:
         return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"
     return (

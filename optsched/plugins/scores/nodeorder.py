@@ -33,12 +33,12 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Image bytes for the score 0, and image bytes per container for the score 100."""
+"""Image bytes up to which the score is 0, and image bytes per container for the score 100."""
 
 
 @dataclass(frozen=True)
 class NodeOrder(Rule):
-    """The weighted sum of several node scores; a weight of 0 disables a score."""
+    """The weighted sum of several node scores; a weight of 0 disables the score."""
 
     name = "nodeorder"
 
@@ -64,7 +64,7 @@ class NodeOrder(Rule):
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`.
 
-        The score depends on CPU load, memory load, and the balance of CPU and memory load.
+        The score depends on CPU load, memory load, and the balance between the two.
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         row = problem.classes.request[task_class]
@@ -78,7 +78,7 @@ class NodeOrder(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast with the arrays `used` and `offered` (..., R).
+        `task_class` (...) is broadcast against `used` and `offered` (..., R).
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         requests = problem.classes.request
@@ -92,10 +92,10 @@ class NodeOrder(Rule):
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
-        """Return the scores of nodes with one more task that requests CPU and memory.
+        """Return the scores of nodes after one more task with the given request is added.
 
-        The argument `request` is the CPU and memory request. `cpus` and `memory` are pairs of used
-        and allocatable amounts.
+        `request` contains the CPU and memory requests. `cpus` and `memory` are pairs of used and
+        allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -114,7 +114,7 @@ class NodeOrder(Rule):
             load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
             load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
             apart = np.abs(load_cpu - load_memory)
-            # The standard deviation of two numbers is half the distance between the numbers.
+            # The standard deviation of two numbers is half their distance.
             total += even * np.floor(TOP - apart * (TOP / 2))
         return total
 
@@ -131,7 +131,7 @@ class NodeOrder(Rule):
             parts.append(self.node_affinity * _scaled(preferred))
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
-            # The number of `PreferNoSchedule` taints without toleration, by set of taints.
+            # The number of untolerated `PreferNoSchedule` taints, by set of taints.
             shunned = np.zeros(len(marks))
             for i, taints in enumerate(marks):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
@@ -148,7 +148,7 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) scores by the pod preferences of a task, and of other pods for the task.
+        """Return the scores (N,) by a task's pod preferences, and by other pods' for the task.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """
@@ -166,11 +166,11 @@ class NodeOrder(Rule):
 
 @dataclass(eq=False)
 class _AsPlaced(Greedy):
-    """The class score for pod preferences, updated as tasks are placed.
+    """Updates the class score for pod preferences as tasks are placed.
 
-    `_preferences` has the counts of the session start, and `_standing` also counts placed tasks.
+    `_preferences` has the counts at the session start; `_standing` also counts placed tasks.
     `_start` contains the elements of `problem.task_start`. `_before` contains the scores at the
-    session start by task class.
+    session start, by task class.
     """
 
     reads_labels = True
@@ -206,7 +206,7 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # The labels of the first task of the class in the gang represent the other tasks.
+        # The labels of the gang's first task of the class represent the other tasks.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.tasks[start + int((mine == task_class).argmax())]
@@ -223,10 +223,10 @@ def _scaled(raw: F64) -> F64:
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
-    """Return (N,) scores 0..100 by the bytes of `images` that nodes hold (`ImageLocality`).
+    """Return the scores (N,) 0..100 by the bytes of `images` that nodes store (`ImageLocality`).
 
-    The weight of an image is the fraction of nodes that hold the image. The weight keeps pods from
-    concentrating on one node.
+    An image is weighted by the fraction of nodes that store it, so that pods do not concentrate on
+    one node.
     """
     sizes = problem.derived(_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)
@@ -240,7 +240,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return (N,) bytes of each image on the nodes, by image; 0 for nodes without the image."""
+    """Return the bytes (N,) of each image on each node, by image; 0 if a node lacks the image."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -278,7 +278,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """Score nodes by the percentage of a task's data sets that a node stores, times `weight`."""
+    """Scores nodes by the percentage of a task's data sets that they store, times `weight`."""
 
     name = "data-locality"
 

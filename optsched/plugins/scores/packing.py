@@ -42,14 +42,14 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
-    A node that offers too little of a requested resource scores 0.
+    A node scores 0 if it has too little of a requested resource.
 
     Attributes
     ----------
     weight
         Weight of the score among all node scores.
     resources
-        Weight by resource name. The score of a task includes only listed resources that the task
+        Weights by resource name. The score of a task includes only listed resources that it
         requests.
 
     """
@@ -93,7 +93,7 @@ class Binpack(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast with the arrays `used` and `offered` (..., R).
+        `task_class` (...) is broadcast against `used` and `offered` (..., R).
         """
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
@@ -131,7 +131,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """The preference for nodes in use or for idle nodes."""
+    """Whether nodes in use or idle nodes score higher."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -150,20 +150,20 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """A weighted score of nodes: a strategy for each resource, and avoidance of scarce resources.
+    """A weighted node score: a strategy for each resource, and avoidance of scarce resources.
 
     Attributes
     ----------
     weight
-        Weight of the score by strategies; 0 disables the score by strategies.
+        Weight of the strategy score; 0 disables it.
     shares
         Strategy and weight by resource name. A name that ends in `*` stands for all names with that
         prefix. The longest matching prefix applies.
     scarce
-        Scarce resources with weights. Nodes without scarce resources score higher for tasks that
-        request no scarce resource.
+        Scarce resources with their weights. Nodes without scarce resources score higher for tasks
+        that request no scarce resource.
     scarce_weight
-        Weight of the score for scarce resources; 0 disables the score for scarce resources.
+        Weight of the score for scarce resources; 0 disables it.
 
     """
 
@@ -225,8 +225,8 @@ def requested_shares(
 ) -> Mapping[str, Share]:
     """Return the strategy and weight of each requested resource that affects the score.
 
-    The annotations of a pod override the policy. One annotation sets the strategy of all resources,
-    and another annotation sets weights by resource. Invalid values are ignored, as in Volcano.
+    Pod annotations override the policy: one sets the strategy of all resources, and another sets
+    weights by resource. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
     by_name, found = dict(shares), dict[str, Share]()

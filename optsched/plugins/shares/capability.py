@@ -1,7 +1,7 @@
-"""Hard limits of queues: a queue and its descendants never grow above its capability.
+"""Hard limits of queues: a queue and its descendants together never exceed its capability.
 
-Mathematics: models/formulation/capability.md. Volcano enforces capabilities of ancestors only with
-`enableHierarchy`. The rule `capability` enforces every capability in the queue tree.
+Mathematics: models/formulation/capability.md. Volcano enforces the capabilities of ancestors only
+with `enableHierarchy`. This rule enforces every capability in the queue tree.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 class Capability(Rule):
-    """No queue grows above `spec.capability` of itself or of an ancestor.
+    """No queue grows above its own `spec.capability` or that of an ancestor.
 
-    The usage of a queue includes pods that users have deleted, until the deleted pods have ended.
+    The usage of a queue includes pods that users have deleted, until these pods have ended.
     Victims of evictions are excluded.
     """
 
@@ -52,9 +52,9 @@ class Capability(Rule):
     hard_switch = Switch.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue may not grow in a resource whose capability the queue exceeds."""
+        """See `Rule`. A queue must not grow in a resource of which it exceeds its capability."""
         limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
-        # Amounts of terminating tasks on ready nodes that no scheduler evicted, by queue.
+        # Usage of terminating tasks on ready nodes that no scheduler evicted, by queue.
         terminating: dict[str, dict[str, int]] = {}
         for gang in world.snapshot.gangs if limited else ():
             for task in gang.derived(terminating_within_quota):
@@ -82,7 +82,7 @@ class Capability(Rule):
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`.
 
-        The reason names the limit, the usage and the reserving gangs.
+        The reason states the limit, the usage and the gangs with reservations.
         """
         problem, queues = outcome.problem, outcome.problem.queues
         queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
@@ -122,7 +122,7 @@ class Capability(Rule):
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason names the queue or ancestor whose capability binds."""
+        """See `Rule`. The reason names the queue or ancestor whose capability is binding."""
         problem = outcome.problem
         queues = problem.queues
         if not problem.derived(_is_limited):
@@ -148,9 +148,9 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) the capability of queues minus the usage of terminating pods.
+    """Return (Q, R) the capability of each queue minus the usage of terminating pods.
 
-    Queues without a capability have the amount `UNLIMITED`. An amount is negative if the usage of
+    The amount is `UNLIMITED` for queues without a capability. It is negative if the usage of
     terminating pods exceeds the capability.
     """
     most, held = problem.queues.capability, problem.derived(held_by_terminating)
@@ -167,10 +167,10 @@ def _describe_queue(queue: str, at: str) -> str:
 
 
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return the expected usage, the usage and the limit (Q, R) of queues with their descendants.
+    """Return the expected usage, the usage and the limit (Q, R) of each queue with descendants.
 
-    The usage is measured before the session. The expected usage also includes the gangs that the
-    session enqueues.
+    The usage is that before the session. The expected usage includes the gangs that the session
+    enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
@@ -190,8 +190,8 @@ def _find_top_queues(problem: Problem) -> Bool:
 def _expectable(problem: Problem) -> I64:
     """Return (Q, R) the maximum amounts that each queue may ever hold.
 
-    The maximum of a queue is at most its capability. A top queue must also leave the guarantees of
-    the other top queues idle.
+    The maximum is at most the capability. A top queue must also leave the guarantees of the other
+    top queues idle.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -200,7 +200,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(SubtreeLimits):
-    """The remaining capability of all queues, updated as tasks are placed."""
+    """Tracks the remaining capability of all queues while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger, find_ceilings(problem))
@@ -228,7 +228,7 @@ class _Ceilings(SubtreeLimits):
         return 1 if fits else -1
 
     def _least_request(self, gang: int) -> list[tuple[int, int]]:
-        """Return (resource, amount) pairs of the `minResources` of a gang."""
+        """Return the `minResources` of a gang as (resource index, amount) pairs."""
         row = self._least[gang]
         requested = np.flatnonzero(row)
         return list(zip(requested.tolist(), row[requested].tolist(), strict=True))
@@ -243,10 +243,10 @@ class _Ceilings(SubtreeLimits):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) the usage of terminating pods that no scheduler evicted, on ready nodes.
+    """Return (Q, R) the usage of terminating pods on ready nodes that no scheduler evicted.
 
-    The usage of a queue includes the pods of all descendants of the queue. Pods on other nodes are
-    excluded, because a NotReady node may never report that a pod has ended.
+    The usage of a queue includes its descendants. Pods on other nodes are excluded, because a
+    NotReady node may never report that a pod has ended.
     """
     snapshot, queues = problem.snapshot, problem.queues
     held = np.zeros_like(queues.allocated)

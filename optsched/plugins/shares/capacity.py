@@ -33,12 +33,12 @@ GRID = 1000
 
 @dataclass(frozen=True)
 class Capacity(Rule):
-    """Order queues by the used fraction of the deserved share, the smallest fraction first.
+    """Order queues by the used fraction of their deserved share, smallest first.
 
     Attributes
     ----------
     ancestor_level
-        Number of ancestors of a queue that reclaim checks.
+        Number of ancestor levels that reclaim checks.
 
     """
 
@@ -68,7 +68,7 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level is the demand that deserved shares cover but that queues do not hold.
+        The level is the demand that deserved shares cover but that queues do not have allocated.
         """
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
@@ -79,17 +79,17 @@ class Capacity(Rule):
 
 
 def deserved_amounts(problem: Problem) -> I64:
-    """Return (Q, R) deserved amounts, at most the capability and at least the guarantee."""
+    """Return the deserved amounts (Q, R), at most the capability and at least the guarantee."""
     queues = problem.queues
     deserved: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
     return deserved
 
 
 class _Order(Greedy):
-    """The order of queues by priority and by the largest used fraction of the deserved share.
+    """Orders queues by priority, then by the largest used fraction of their deserved share.
 
     A queue without a deserved share is treated as fully used (`capacity.go`, updateShare) and comes
-    after queues that have a deserved share.
+    after queues that have one.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
@@ -102,7 +102,7 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
-        # The line of a queue is the queue and all its ancestors, the queue first.
+        # The line of a queue contains the queue itself and then all its ancestors.
         parent_of: list[int] = problem.queues.parent_of.tolist()
         self._lines = [[q] for q in range(len(parent_of))]
         for line in self._lines:
@@ -119,7 +119,7 @@ class _Order(Greedy):
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
         """Return the largest used fraction of the deserved share, or 1 without a deserved share.
 
-        The second returned value is 0 if the queue has a deserved share, and 1 otherwise.
+        The second returned value is 0 if the queue has a deserved share, else 1.
         """
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
@@ -128,7 +128,7 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first.
 
-        Queues that share more ancestors with the reclaiming queue come next (Volcano
+        Next come queues that share more ancestors with the reclaiming queue (Volcano
         `VictimQueueOrderFn`).
         """
         shared = self._above[queue] & self._above[claimer]
@@ -137,7 +137,8 @@ class _Order(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
 
-        The queue must stay within its capability, and within the deserved amount of some resource.
+        The queue must stay within its capability, and within its deserved amount of at least one
+        requested resource.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
@@ -151,7 +152,7 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved amounts of a queue and of some ancestors.
 
-        Each mapping contains the requested resources of which the queue deserves some amount.
+        Each mapping contains the requested resources that the queue or ancestor deserves.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -162,9 +163,9 @@ class _Order(Greedy):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
 
-        The queue of the gang must stay within its deserved amounts of all requested resources that
-        the victim uses. In Volcano, one requested resource is enough, so that two queues, each
-        above its deserved amount of one resource, evict each other's pods in turns.
+        The gang's queue must stay within its deserved amounts of all requested resources that the
+        victim uses. Volcano requires only one such resource. Two queues that each exceed their
+        deserved amount of one resource then evict each other's pods in turn.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
@@ -204,7 +205,7 @@ class _Order(Greedy):
 
     @cached_property
     def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
-        """The kind (V,) of each running task, and the queue and the used resources of each kind."""
+        """The kind (V,) of each running task, and each kind's queue and used resources."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])
         kinds, number = np.unique(rows, axis=0, return_inverse=True)
@@ -212,10 +213,10 @@ class _Order(Greedy):
         return number.reshape(-1), used
 
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
-        """Return whether a queue and its ancestors are still above their deserved shares.
+        """Return whether a queue and its ancestors still exceed their deserved shares.
 
-        `taken` (R,) is the amount that has already been reclaimed from the queue. Only resources
-        that the victim uses and that the deserved share contains are compared (volcano#4918).
+        `taken` (R,) is the amount already reclaimed from the queue. Only resources that the victim
+        uses and that the deserved share includes are compared (volcano#4918).
         """
         for at in self._lines[queue][: self._ancestor_level + 1]:
             due, held = self._kept[at], self._ledger.subtree_used[at]
@@ -228,11 +229,11 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """The order by priority, by kind (leaf queues first), and by shares from the root down.
+    """Orders queues by priority, leaf queues first, then by shares from the root down.
 
     The first share that differs between two paths decides. Volcano compares paths only with
-    `enableHierarchy` (`capacity.go`, QueueOrder). The rule `capacity` compares the paths of queues
-    in every queue tree.
+    `enableHierarchy` (`capacity.go`, QueueOrder). This rule compares the paths of queues in every
+    queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -1,4 +1,4 @@
-"""The plugins on shares of capacity: `drf`, `proportion` and `capacity`, with their rules."""
+"""The plugins that share capacity: `drf`, `proportion` and `capacity`, with their rules."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
 `pkg/scheduler/plugins/drf`. A gang's dominant share is the largest of its shares of the cluster's
-resources. The order serves the gang with the smallest share first. The level maximises the smallest
-share among contested gangs. A gang is contested if the model chooses the number of its placed
-tasks.
+resources. Gangs with the smallest share are served first. The level maximises the smallest share
+among contested gangs. A gang is contested if the model chooses how many of its tasks are placed.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 _NEARLY = 1e-6
-"""The largest difference at which two shares count as equal (`shareDelta`)."""
+"""The maximum difference at which two shares count as equal (Volcano: `shareDelta`)."""
 
 GRID = 1000
 MOST_APART = 64
 """Maximum number of gangs that the level compares.
 
-With more gangs, only the order of gangs is fair.
+With more gangs, only the order of gangs is fair, and there is no level.
 """
 
 
 class Drf(Rule):
-    """Order gangs by dominant share, the smallest share first."""
+    """Order gangs by dominant share, smallest first."""
 
     name = "drf"
 
@@ -56,10 +55,10 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are the number of started contested gangs, and the smallest share.
+        """See `Rule`. The levels are the number of contested gangs that start, and the least share.
 
-        The levels are the first steps of the lexicographic max-min over all contested gangs. A gang
-        that does not run has share 0, so keeping a gang out never raises the smallest share.
+        They are the first steps of the lexicographic max-min over all contested gangs. A gang that
+        does not run has the share 0, so keeping a gang out never raises the smallest share.
         """
         contested = _contested(problem)
         if contested is None:
@@ -70,9 +69,9 @@ class Drf(Rule):
 
 
 def _contested(problem: Problem) -> Bool | None:
-    """Return the mask (G,) of gangs for which the model chooses the number of placed tasks.
+    """Return the mask (G,) of gangs for which the model chooses how many tasks are placed.
 
-    Returns None for fewer than 2 contested gangs, or for more than `MOST_APART`.
+    Returns None if fewer than 2 or more than `MOST_APART` gangs are contested.
     """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]
@@ -81,7 +80,7 @@ def _contested(problem: Problem) -> Bool | None:
 
 @dataclass(eq=False)
 class DrfOrder(Greedy):
-    """Order gangs by dominant share, the smallest first (Volcano `drf.go`, JobOrder)."""
+    """Orders gangs by dominant share, smallest first (Volcano `drf.go`, JobOrder)."""
 
     orders_by_class = True
 
@@ -90,7 +89,7 @@ class DrfOrder(Greedy):
 
     @cached_property
     def _inverse(self) -> list[float]:
-        """The inverse of the cluster's total of each resource; 0 without the resource."""
+        """The inverse of the cluster total of each resource; 0 if the total is 0."""
         return [1.0 / t if t else 0.0 for t in self._problem.total.tolist()]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
@@ -109,7 +108,7 @@ class DrfOrder(Greedy):
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
 
-        The gang of a victim keeps at least the share that the preemptor gets.
+        A victim's gang keeps at least the share that the preemptor gets.
         """
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
@@ -130,9 +129,9 @@ class DrfOrder(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class StartedGangs:
-    """The level that maximises the number of contested gangs that start.
+    """A level that maximises the number of contested gangs that start.
 
-    `starting` (G,) is the mask of contested gangs that have not started.
+    `starting` (G,) is the mask of contested gangs that have not started yet.
     """
 
     starting: Bool
@@ -141,7 +140,7 @@ class StartedGangs:
     sense: Sense = Sense.MAX
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is that all gangs in `starting` start."""
+        """See `Level`. The ideal is the value if all gangs in `starting` start."""
         return int((self.starting & (problem.shape_of >= 0)).sum())
 
     def value(self, outcome: Outcome) -> int:
@@ -159,9 +158,9 @@ class StartedGangs:
 
 @dataclass(frozen=True, eq=False)
 class LeastShare:
-    """The smallest dominant share among contested gangs that run, in thousandths of the cluster.
+    """The smallest dominant share of running contested gangs, in thousandths of the cluster.
 
-    `contested` (G,) is the mask of contested gangs. Shares are rounded down to thousandths.
+    `contested` (G,) is the mask of contested gangs. Shares are rounded down.
     """
 
     contested: Bool
@@ -188,9 +187,9 @@ class LeastShare:
         return least
 
     def encode(self, form: Formulation) -> Expression:
-        """Return the variable t, with used[g, r] ≥ step[r]·t for each contested gang g that runs.
+        """Return the variable t, with used[g, r] ≥ step[r]·t for each running contested gang g.
 
-        A variable for each gang selects the resource r for which the row must hold.
+        A 0-1 variable for each gang and resource r selects a resource for which this must hold.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -1,9 +1,9 @@
 """Limits of reclaim: what a reclaiming queue may hold, and what a lending queue keeps.
 
 Mathematics: models/formulation/entitlement.md. A queue that reclaims holds at most its deserved
-share when the session ends. The preemption stage enforces the limit for the gang that reclaims. The
-rule `entitlement` enforces the limit for the other gangs of the queue. A lending queue keeps its
-deserved share plus the tolerated overuse.
+share when the session ends. The preemption stage enforces this limit for the reclaiming gang, and
+the rule `entitlement` for the other gangs of the queue. A lending queue keeps its deserved share
+plus the tolerated overuse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Entitlements(Rule):
     name = "entitlement"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue that already exceeds its entitlement may not grow."""
+        """See `Rule`. A queue that already exceeds its entitlement must not grow."""
         for entitlement in world.snapshot.entitlements:
             queue = world.snapshot.queue_by_name.get(entitlement.queue)
             if queue is None:
@@ -69,7 +69,7 @@ class Entitlements(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`.
 
-        The reason names the queue that reclaims, and the entitlement of the queue.
+        The reason names the reclaiming queue and its entitlement.
         """
         problem = outcome.problem
         if not problem.snapshot.entitlements:
@@ -91,7 +91,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) entitlements of queues including descendants, `UNLIMITED` by default."""
+    """Return (Q, R) the entitlement of each queue with descendants; `UNLIMITED` by default."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -106,8 +106,8 @@ def entitled_amounts(problem: Problem) -> I64:
 def kept_amounts(problem: Problem, due: I64) -> I64:
     """Return (Q, R) the amounts that each queue keeps; 0 for resources without a share.
 
-    `due` (Q, R) contains the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a
-    queue sets the tolerated overuse.
+    `due` (Q, R) contains the deserved shares. The queue annotation
+    `volcano.sh/overuse-tolerance` sets the tolerated overuse.
     """
     kept = due.copy()
     for q, queue in enumerate(problem.snapshot.queues):
@@ -119,12 +119,12 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) True for each queue with an overuse tolerance, which reclaim prefers."""
+    """Return True for each queue with an overuse tolerance; reclaim prefers these queues."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 
 class SubtreeLimits(Greedy):
-    """Limits (Q, R) on the usage of queues with their descendants, updated as tasks are placed."""
+    """Enforces limits (Q, R) on the usage of queues with descendants while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
         self._ledger = ledger

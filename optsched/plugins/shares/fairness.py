@@ -1,9 +1,9 @@
-"""Shares that queues hold, compared with ideal shares for divisible tasks.
+"""Compare the shares that queues hold with ideal shares for divisible tasks.
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
-shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5). In
-the ideal, every queue gets a fraction of the queue's demand. No queue can get more unless another
-queue with a smaller weighted share gets less.
+shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
+Every queue then gets a fraction of its demand, and no queue can get more unless another queue with
+a smaller weighted share gets less.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHARING = ("proportion", "capacity", "drf")
-"""The plugins that define shares of queues; without any such plugin, no shares are reported."""
+"""The plugins that define queue shares; if none is enabled, no shares are reported."""
 
 NEVER = frozenset(
     {
@@ -50,10 +50,10 @@ NEVER = frozenset(
         ReasonCode.PREDICATES,
     }
 )
-"""Codes of reasons that only a change of the gang or of the cluster can remove."""
+"""Reason codes that disappear only if the gang or the cluster changes."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""The codes of `NEVER`, and codes of gangs that may be too large for any node or queue."""
+"""The codes of `NEVER`, and codes of gangs that may be too large for every node or queue."""
 
 
 def queue_shares(
@@ -61,17 +61,17 @@ def queue_shares(
 ) -> tuple[QueueShare, ...]:
     """Return the held and the ideal share of every queue with demand, in queue order.
 
-    The held share is the largest fraction of the cluster that the queue holds of any resource
-    except pods. `pending` maps gang keys to the reasons why the gangs wait. The demand excludes
-    gangs that can never start. The result is empty if no plugin of `SHARING` is enabled.
+    The held share is the largest fraction of any cluster resource, except pods, that the queue
+    holds. `pending` maps gang keys to the reasons why the gangs wait. The demand excludes gangs
+    that can never start. The result is empty if no plugin in `SHARING` is enabled.
     """
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
     view = _view(problem, requested)
-    # Fairness over time has precedence over a queue tree in the definition of ideal shares. By
-    # default, the ideal share is the ideal fraction of demand times the dominant share.
+    # Fairness over time takes precedence over a queue tree in defining ideal shares. By default,
+    # the ideal share is the ideal fraction of the demand times the dominant share.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
@@ -89,16 +89,16 @@ def queue_shares(
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the fraction of each queue's demand that the queue gets in the ideal.
+    """Return (Q,) the fraction of its demand that each queue gets in the ideal.
 
-    `requested` (Q, R) is the demand, or None for the demand of the problem.
+    `requested` (Q, R) is the demand; None stands for the demand in `problem`.
     """
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
     rounds = [problem.queues.weight.astype(np.float64)]
     if rules.find_rule("capacity") is not None:
-        # Queues with a deserved share are filled first, in proportion to the deserved share.
+        # Queues with a deserved share are filled first, in proportion to it.
         deserved = _dominant(view.total, problem.queues.deserved)
         if deserved.any():
             rounds = [deserved, np.where(deserved > 0, 0.0, rounds[0])]
@@ -111,7 +111,7 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
 
 
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
-    """Return (Q, R) the demand of queues, without the demand of gangs that can never start."""
+    """Return (Q, R) the demand of queues, without gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
@@ -138,7 +138,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether the minimum of a gang exceeds all nodes, the cluster or a queue limit."""
+    """Return whether a gang's minimum exceeds all nodes, the cluster or a queue's capability."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -156,16 +156,16 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that bind if the demand of all queues is met.
+    """The limits that would bind if the demand of all queues were met.
 
     Attributes
     ----------
     use, limit
-        (K, Q) usage of each limit by a queue whose whole demand is met, and (K,) the limits.
+        (K, Q) contribution of each queue to each limit if its demand is met, and (K,) limits.
     total
         (R,) allocatable amounts of the cluster, with 0 for pods.
     dominant
-        (Q,) dominant share of each queue if its entire demand is met.
+        (Q,) dominant share of each queue if its demand is met.
 
     """
 
@@ -176,7 +176,7 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """Return the limits that bind if the demand `requested` (Q, R) is met."""
+    """Return the limits that would bind if the demand `requested` (Q, R) were met."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -194,17 +194,17 @@ def _view(problem: Problem, requested: I64) -> _View:
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
-    """Return (Q,) the dominant shares of `amounts` (Q, R)."""
+    """Return the dominant share (Q,) of each queue's `amounts` (Q, R)."""
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:
-    """Return (Q,) the fractions of demand after queues with a positive weight are filled.
+    """Return (Q,) fractions of demand after queues with a positive weight have been filled.
 
-    `part` (Q,) contains the fractions of demand that queues hold before the round. A queue rises
-    only after all other queues have reached the weighted share of the queue.
+    `part` (Q,) contains the fractions before the round. A queue rises above its fraction only
+    after all other queues have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -1,9 +1,9 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
-Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
-total minus the guarantees of the other queues (`realCapability`). Two queues together may therefore
-use the guarantee of a third queue in Volcano. The rule `guarantee` has one joint limit for all
-queues, at every tree level.
+Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster
+total minus the guarantees of the other queues (`realCapability`). In Volcano, two queues together
+may therefore use the guarantee of a third one. This rule has one joint limit for all queues, at
+every level of the queue tree.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SHOWN = 4
 class Guarantee(Rule):
     """The usage and the unused guarantees of all queues together fit the cluster.
 
-    The claim of a queue is the larger of its guarantee and its need. The need is the usage of the
-    gangs directly in the queue, plus the claims of child queues.
+    The committed amount of a queue ("claim" in the code) is the larger of its guarantee and its
+    need. The need is the usage of its direct gangs plus the committed amounts of its children.
     """
 
     name = "guarantee"
@@ -55,7 +55,7 @@ class Guarantee(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. If guarantees exceed the cluster, the sum of claims must not grow."""
+        """See `Rule`. If guarantees exceed the cluster, the committed total must not grow."""
         queues, held = world.snapshot.queues, world.held_by_queue
         named = {r for q in queues for r, amount in q.guarantee if amount > 0}
         gained = summed(world.gained_by_queue.values())
@@ -90,7 +90,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ claim ≤ cluster over top queues; claim ≥ guarantee, usage + child claims."""
+        """Add Σ claim ≤ cluster over top queues, and claim ≥ guarantee, usage + child claims."""
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues
         queue = gangs.queue_of[gangs.gang_class_of]
@@ -122,7 +122,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the demand that guarantees cover but that queues do not hold."""
+        """See `Rule`. The level is the demand that guarantees cover but that is not allocated."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -143,8 +143,8 @@ class Guarantee(Rule):
         for r in problem.derived(_guaranteed):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # If a request exceeds the available capacity plus all kept guarantees, another limit
-            # blocks the gang.
+            # If a request exceeds the available capacity plus all kept guarantees, another
+            # limit blocks the gang.
             if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
                 rest = kept_for_guarantees(problem, r, kept)
@@ -157,7 +157,7 @@ class Guarantee(Rule):
 
 
 def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]) -> str:
-    """Return a text that lists the queues whose guarantees keep the most capacity idle."""
+    """Return a clause that lists the queues whose guarantees keep the most capacity idle."""
     names, name = problem.queues.names, problem.resources[resource]
     most = sorted(kept, key=lambda q: (-kept[q], names[q]))
     shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
@@ -169,22 +169,21 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
 
 
 def _guaranteed(problem: Problem) -> list[int]:
-    """Return the indices of the resources that some queue's guarantee contains."""
+    """Return the indices of the resources in any queue's guarantee."""
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
 class _Claims:
-    """The claim of each queue to one resource: the larger of its guarantee and its need.
+    """The committed amount of each queue for one resource: its guarantee or its need, if larger.
 
-    The need of a queue is the usage of its direct gangs plus the claims of its child queues.
+    The need of a queue is the usage of its direct gangs plus the committed amounts of its children.
 
     Attributes
     ----------
     total
-        The sum of the claims of all top queues.
+        The sum of the committed amounts of all top queues.
     pool
-        The total of the cluster minus the usage of pods outside gangs, but at least `total` as
-        computed at the start.
+        The cluster total minus the usage of pods outside gangs, but at least the initial `total`.
 
     """
 
@@ -205,7 +204,7 @@ class _Claims:
         self.pool = max(int(problem.total[r] - foreign), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return the unclaimed capacity plus unused guarantees of a queue and its ancestors."""
+        """Return the uncommitted capacity plus unused guarantees of a queue and its ancestors."""
         unused, at = self.pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -213,7 +212,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return the unused guarantees of other queues that a queue may not use, by queue index."""
+        """Return the unused guarantees that a queue may not use, keyed by queue index."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -225,7 +224,7 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add an amount to the usage of a queue; a negative amount reduces the usage."""
+        """Add an amount to the usage of a queue; a negative amount reduces it."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change
@@ -237,7 +236,7 @@ class _Claims:
 
 @dataclass(eq=False)
 class _UnclaimedCapacity(Greedy):
-    """The capacity that no queue claims, by resource index, updated as tasks are placed."""
+    """Tracks the capacity that is not committed to any queue, by resource index."""
 
     _ledger: Ledger
     _claims: Mapping[int, _Claims]
@@ -263,9 +262,9 @@ def _claim_of(
     resource: str,
     use: Mapping[str, int],
 ) -> int:
-    """Return the larger of a queue's guarantee and its usage plus the claims of its children.
+    """Return the larger of a queue's guarantee and its usage plus its children's commitments.
 
-    `use` is the usage of the resource by the gangs directly in each queue, by queue name.
+    `use` maps each queue name to the resource usage of the gangs directly in the queue.
     """
     below = (_claim_of(q, children, resource, use) for q in children.get(queue.name, ()))
     need = use[queue.name] + sum(below)

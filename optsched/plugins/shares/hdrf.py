@@ -1,11 +1,11 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-The rule `HierarchicalDrf` orders queues. The levels of the objective are shortfalls at each depth
-of the tree.
+The rule `HierarchicalDrf` orders queues. Its objective levels are the shortfalls at each depth of
+the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
-The tree is defined by the annotations `volcano.sh/hierarchy` of queues, not by `spec.parent`.
+The queue annotation `volcano.sh/hierarchy` defines the tree, not `spec.parent`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 
 class TreeFairness(Rule):
-    """A rule whose levels are shortfalls of tree nodes from ideal shares.
+    """A rule whose levels are the shortfalls of tree nodes from their ideal shares.
 
     Attributes
     ----------
     level_name
-        The beginning of the names of the levels.
+        The prefix of the level names.
 
     """
 
@@ -58,7 +58,7 @@ class TreeFairness(Rule):
         raise NotImplementedError
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. There is a level for each depth of the tree, from the root down to queues."""
+        """See `Rule`. There is one level per depth of the tree, from the root to the queues."""
         contest = problem.derived(self.find_contest)
         return [
             Shortfall(f"{self.level_name} at depth {depth}", "steps", member, target, GRID)
@@ -68,16 +68,16 @@ class TreeFairness(Rule):
 
 @dataclass(frozen=True)
 class HierarchicalDrf(TreeFairness):
-    """Order two queues by the weighted shares of the tree nodes at which the queues' paths diverge.
+    """Order two queues by the weighted shares of the tree nodes at which their paths diverge.
 
-    Tree nodes that can use no more resources come last.
+    Tree nodes that cannot use more resources come last.
 
     Attributes
     ----------
     reclaims
         True if queues may reclaim their ideal shares.
     half_life_ms
-        Half-life of past usage in milliseconds; 0 ignores past usage.
+        Half-life of past usage in milliseconds; with 0, past usage is ignored.
 
     """
 
@@ -93,7 +93,7 @@ class HierarchicalDrf(TreeFairness):
         return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """Return the contest (data of queues) without past usage, which justifies no evictions."""
+        """Return the contest without past usage, because past usage justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self.find_contest)
         return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
@@ -134,8 +134,8 @@ def _paths(problem: Problem) -> list[Path]:
 def hierarchy(queue: Queue) -> Path:
     """Return (name, weight) pairs from the root to a queue; the default path is `root/NAME`.
 
-    The default path has the weight of the queue. A weight that is missing or not a positive number
-    is replaced by 1.
+    The last weight of the default path is the queue's weight. A weight that is missing or not a
+    positive number is replaced by 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
@@ -151,19 +151,19 @@ def hierarchy(queue: Queue) -> Path:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node or a gang in the queue tree, and the amounts that the node or gang holds.
+    """A tree node of the queue tree, or a gang in it, and the amounts that it holds.
 
     Attributes
     ----------
     gang
-        Index of the gang of a leaf; -1 for a tree node.
+        Index of the gang if this is a gang; -1 for a tree node.
     held
         The amounts that a gang holds. A tree node holds the sum over its children, some of which
         are scaled down (`ShareTree._refresh`).
     past
-        Past usage that is added to `held`; empty without past usage.
+        Past usage that is added to `held`; empty if there is none.
     is_full
-        True if the node and all its descendants can use no more resources.
+        True if the node and all its descendants cannot use more resources.
 
     """
 
@@ -179,7 +179,7 @@ class _Node:
 
 
 class ShareTree:
-    """The shares of all tree nodes; only stale shares are recomputed."""
+    """The shares of all tree nodes; a share is recomputed only if it is stale."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
@@ -208,7 +208,7 @@ class ShareTree:
                 home.below[f" {gang}"] = self._gangs[gang] = node
 
     def mark_stale(self, *gangs: int) -> None:
-        """Mark the shares of gangs and of their ancestors as stale."""
+        """Mark the shares of the given gangs and of their ancestors as stale."""
         for gang in gangs:
             node = self._gangs.get(gang)
             while node is not None:
@@ -216,15 +216,15 @@ class ShareTree:
                 node = node.above
 
     def _refresh(self, node: _Node) -> None:
-        """Recompute the stale shares of a node and of its descendants."""
+        """Recompute the stale shares of a node and its descendants."""
         if not node.is_stale:
             return
         node.is_stale = False
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            # A gang that holds its full request for some resource is full. A gang that requests an
-            # exhausted resource is full, too.
+            # A gang is full if it holds its full request of some resource, or if it requests an
+            # exhausted resource.
             node.is_full = any(
                 need and (not is_open or 0 < need <= have)
                 for have, need, is_open in zip(
@@ -235,7 +235,7 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # The amounts of children that can grow are scaled down to the smallest share.
+            # The amounts of children that can grow are scaled to the smallest share.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -247,7 +247,7 @@ class ShareTree:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """Return (is full, weighted share) of each node on the queue's path from the root."""
+        """Return (is full, weighted share) of each tree node on a queue's path from the root."""
         is_idle = [amount > 0 for amount in self._ledger.idle_total]
         if is_idle != self._open:
             self._open = is_idle
@@ -260,7 +260,7 @@ class ShareTree:
 
 @dataclass(eq=False)
 class ShareTreeOrder(Greedy):
-    """The order of queues by the shares of the tree nodes on their paths from the root."""
+    """Orders queues by the shares of the tree nodes on their paths from the root."""
 
     queue_key_reach = KeyReach.ANY
 
@@ -288,7 +288,7 @@ class ShareTreeOrder(Greedy):
 @dataclass(eq=False)
 class _TreeOrder(ShareTreeOrder, DrfOrder):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Even after the eviction, the reclaiming queue must come first."""
+        """See `Preemption`. The reclaiming queue must come first even after the eviction."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

@@ -1,7 +1,7 @@
 """Leaf queues: with `enableHierarchy` of `capacity`, gangs run only in leaf queues.
 
-Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where one
-gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
+Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where a
+single gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LeafQueues(Rule):
         return _ParentQueues(excluded.tolist(), set(problem.queue_of[excluded].tolist()))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the queue and some of its child queues."""
+        """See `Rule`. The reason names the queue and some of its child queues."""
         problem = outcome.problem
         if not problem.derived(_excluded)[gang]:
             return None
@@ -85,14 +85,14 @@ class LeafQueues(Rule):
 
 
 def _excluded(problem: Problem) -> Bool:
-    """Return (G,) True for each gang in a parent queue."""
+    """Return the mask (G,) of gangs in parent queues."""
     found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
     return found
 
 
 @dataclass(eq=False)
 class _ParentQueues(Greedy):
-    """A plugin that refuses gangs in parent queues: a mask (G,), and the indices of the queues."""
+    """Rejects gangs in parent queues; stores the mask (G,) of gangs and the queue indices."""
 
     _excluded: Sequence[bool]
     _queues: Collection[int]

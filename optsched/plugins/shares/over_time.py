@@ -1,9 +1,8 @@
 """Fairness over time: the shares of queues include recent usage.
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
-decays by half in each half-life, as in Slurm's multifactor priority. Past usage is added to held
-resources. The order of queues and the levels of the objective use the same sum of past and held
-amounts.
+halves in each half-life, as in Slurm's multifactor priority, and is added to the held resources.
+The order of queues and the objective levels use this sum.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OverTime(TreeFairness):
-    """Order queues by recent usage divided by queue weight, the smallest first.
+    """Order queues by recent usage divided by queue weight, smallest first.
 
     Attributes
     ----------
@@ -64,8 +63,7 @@ class OverTime(TreeFairness):
 def _paths(problem: Problem) -> list[Path]:
     """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
-    A parent queue has an additional child with an empty name, which stands for the parent's direct
-    gangs.
+    A parent queue has an additional child with an empty name, which contains its direct gangs.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):
@@ -83,7 +81,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 @dataclass(eq=False)
 class _UsageOrder(ShareTreeOrder):
-    """The order of queues by priority, and second by shares that include past usage.
+    """Orders queues by priority, then by shares that include past usage.
 
     `_priority` (Q,) contains the negated priorities of queues.
     """

@@ -1,15 +1,15 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-A nominated task may start even if the deserved share has fallen since the nomination, because pods
-were evicted for the task.
+A nominated task may start even if the deserved share has fallen since its nomination, because pods
+were evicted for it.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
-are the limit to which Volcano's water-filling rounds converge (lines 199-266), in whole units.
-Volcano may give two queues half a GPU each, which neither queue can use.
+are the limit to which Volcano's water-filling rounds (lines 199-266) converge, in whole units.
+Volcano may give two queues half a GPU each, which neither can use.
 
 Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). A lending
-queue gets the lent capacity back by reclaim. A gang may therefore borrow only if the gang's queue
-is reclaimable and the gang's pods are preemptable.
+queue gets the capacity back by reclaim. A gang may therefore borrow only if its queue is
+reclaimable and its pods are preemptable.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
 GRID = 1000
 
 LEND_IDLE = "proportion.lendIdle"
-"""The argument of the plugin `proportion` that lets gangs borrow."""
+"""The argument of the plugin `proportion` that allows gangs to borrow."""
 
 
 @dataclass(frozen=True)
 class Proportion(Rule):
-    """Rule: a queue holds no more than its deserved share by weight.
+    """Rule: a queue holds at most its deserved share by weight.
 
     Attributes
     ----------
     lends
-        True if gangs that may borrow may exceed the deserved share (see `find_firmness`).
+        True if gangs that are allowed to borrow may exceed the deserved share (`find_firmness`).
     caps
         True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
-        False, and only the verifier enforces the shares.
+        False, and only the verifier enforces them.
 
     """
 
@@ -102,7 +102,7 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether a queue exceeds its deserved share only by gangs that may borrow.
+        """Return whether a queue exceeds its deserved share only because gangs borrow.
 
         Gangs with nominated tasks may not borrow, because nominated tasks use capacity that other
         pods release, not idle capacity.
@@ -129,7 +129,7 @@ class Proportion(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ max(deserved − allocated, nominated) for each queue.
 
-        The method adds no row if `caps` is False.
+        If `caps` is False, this adds no constraint.
         """
         if not self.caps:
             return
@@ -167,7 +167,7 @@ class Proportion(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level is the demand that deserved shares cover but that queues do not hold.
+        The level is the demand that deserved shares cover but that queues do not have allocated.
         """
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
@@ -176,25 +176,25 @@ class Proportion(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the deserved and the used amount of the queue."""
+        """See `Rule`. The reason states the deserved and the used amount of the queue."""
         snapshot = outcome.problem.snapshot
         if self.lends and not find_firmness(snapshot.gangs[gang], snapshot):
             return None
         return self.explain_share(outcome, gang)
 
     def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason if a gang would exceed the deserved share of its queue, or None.
+        """Return a reason if a gang would exceed the deserved share of its queue, else None.
 
-        The reason also applies to gangs that may borrow but do not borrow, although capacity is
-        idle. For example, a gang never borrows in the session that starts its minimum.
+        The reason also applies to gangs that may borrow but do not, although capacity is idle. For
+        example, a gang never borrows in the session that starts its minimum.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # A queue that deserves the whole cluster lacks idle capacity, not a share. An exception is
-        # a queue with pods on NotReady nodes, which use capacity that no node offers.
+        # A queue that deserves the whole cluster lacks idle capacity, not a share. The exception
+        # is a queue with pods on NotReady nodes, which use capacity that no node offers.
         future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short
@@ -211,13 +211,13 @@ class Proportion(Rule):
 
 
 def _sum_future_idle(outcome: Outcome) -> I64:
-    """Return (R,) the future idle amount of all nodes; negative amounts of nodes count as 0."""
+    """Return (R,) the total future idle amount of all nodes; negative amounts count as 0."""
     total: I64 = np.maximum(outcome.future_idle, 0).sum(axis=0)
     return total
 
 
 def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
-    """Return the requests of nominated pending tasks by queue, without child queues."""
+    """Return the requests of nominated pending tasks by queue; child queues are excluded."""
     found: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         for name, amounts in stake.nominated:
@@ -229,7 +229,7 @@ def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """Return (Q, R) the deserved shares of each queue with its descendants."""
+    """Return (Q, R) the deserved shares of each queue, including descendants."""
     return problem.derived(weighted_shares).whole
 
 
@@ -242,7 +242,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why a gang's borrowed resources are not reclaimable; empty if reclaim is possible."""
+    """Return why resources that a gang borrows could not be reclaimed; empty if they could."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"
@@ -262,7 +262,7 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
 
 
 class _Shares(Greedy):
-    """The order of queues by priority and by the largest used fraction of the deserved share."""
+    """Orders queues by priority, then by the largest used fraction of their deserved share."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         self._problem = problem
@@ -276,7 +276,7 @@ class _Shares(Greedy):
         self._pods = problem.index(PODS)
         self._log_read = 0
         self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """(Q, R) requests of nominated tasks, minus the amounts placed in the session."""
+        """(Q, R) requests of nominated tasks, minus the amounts placed in this session."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         # As in Volcano's `helpers.Share`, the fraction 0 / 0 is 0, and a positive amount / 0 is 1.
@@ -302,11 +302,11 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class) > 0
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """See `Reclaiming`. Reclaimed resources change no deserved share."""
+        """See `Reclaiming`. Reclaimed resources do not change deserved shares."""
         return self.max_tasks(queue, task_class)
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
-        """See `Preempting`. Evictions change no deserved share and no nominated amount."""
+        """See `Preempting`. Evictions change neither deserved shares nor nominated amounts."""
         if not self._caps:
             return int(UNLIMITED)
         request, nominated = self._ledger.request[task_class], self._nominated[queue]
@@ -331,7 +331,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that exceed the kept amount of some resource.
+        """The mask (Q + 1,) of queues that exceed their kept amount of some resource.
 
         The last element is for tasks without a queue and is always False.
         """
@@ -341,12 +341,12 @@ class _Shares(Greedy):
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether `held` (R,) exceeds the kept amount of a queue in some resource."""
+        """Return whether `held` (R,) exceeds a queue's kept amount of some resource."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims belong to queues that still hold more than a kept amount."""
+        """See `Preemption`. Victims belong to queues that still exceed a kept amount."""
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []
@@ -361,7 +361,7 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """The order of queues by share, where a queue may also gain the requests of nominated tasks."""
+    """Orders queues like `_Shares`; a queue may also gain the requests of nominated tasks."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""

@@ -25,12 +25,12 @@ _NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class SharesByName:
-    """Deserved shares in base units by queue and resource.
+    """Deserved shares in base units, by queue and resource.
 
     Attributes
     ----------
     whole
-        Shares of each queue, including all descendants of the queue.
+        Shares of each queue, including its descendants.
     own
         Shares of the gangs directly in each queue.
 
@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """The number and the oldest creation time of gangs of a queue with equal usage and requests."""
+    """Gangs of a queue with equal usage and requests: their number and oldest creation time."""
 
     queue: str
     claimed: Amounts
@@ -69,15 +69,15 @@ class _EqualGangs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The data from which shares are computed: queues, supply of nodes, and demand of gangs."""
+    """The inputs of the shares: queues, supply of the nodes, and demand of the gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
     stakes: frozenset[_EqualGangs]
 
 
-# A session verifies several plans of one snapshot. Most plans have equal inputs, because victims
-# count as holding resources in the inputs.
+# A session verifies several plans of one snapshot. Most plans have equal inputs, because the inputs
+# count victims as if they still held resources.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -91,7 +91,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
         takers = [claims[member] for member in members]
         total = offered
         if queue is not None and (members or name == ROOT_QUEUE):
-            # The gangs directly in a parent queue take part like a child queue.
+            # The gangs directly in a parent queue are treated like a child queue.
             demand, own_stake = claims[name].demand, claims[name].own
             takers.append(_Claim(queue, {}, demand, own_stake, own_stake, ceiling=demand))
         if name != ROOT_QUEUE:
@@ -124,19 +124,18 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue that takes part in the division of a total.
+    """A queue that gets a part when a total is divided among queues.
 
     Attributes
     ----------
     floor
         The guarantee of the queue, or the sum over its child queues if larger, by resource.
     demand
-        The usage and the requests of the gangs directly in the queue, by resource.
+        The usage plus the requests of the gangs directly in the queue, by resource.
     own, stake
-        The usage and age of the gangs directly in the queue, and of all gangs in the queue's
-        subtree.
+        Usage and age of the gangs directly in the queue, and of all gangs in its subtree.
     ceiling
-        The largest share that the queue can deserve, by resource.
+        The maximum share that the queue can deserve, by resource.
 
     """
 
@@ -149,9 +148,9 @@ class _Claim:
 
 
 def _child_queues(world: World) -> dict[str, list[str]]:
-    """Return the names of the child queues of each queue, from the root down.
+    """Return the names of each queue's child queues, from the root down.
 
-    A queue without a parent or in a cycle of parents is a child of the root.
+    A queue that has no parent, or is in a cycle of parents, is a child of the root.
     """
     found: dict[str, list[str]] = {}
     for queue in world.snapshot.queues:
@@ -169,7 +168,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
 def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
-    """Return the claim of each queue, with the guarantees and demand of its descendants."""
+    """Return the `_Claim` of each queue, including guarantees and demand of descendants."""
     own, demand = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
@@ -202,7 +201,7 @@ def _claims_by_name(
 
 
 def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
-    """Return amounts by resource, raised to a queue's guarantee, then lowered to its capability."""
+    """Return amounts raised to a queue's guarantee and then limited to its capability."""
     if not queue.guarantee and not queue.capability:
         return some
     raised = {**some, **{r: max(some.get(r, 0), amount) for r, amount in queue.guarantee}}
@@ -263,12 +262,11 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the remaining total, the sum of weights, and the claims that no bound binds.
+    """Return the remaining total, the sum of weights, and the queues that no bound binds.
 
-    The remaining total is divided by weight among the claims that no bound binds. Each round
-    divides the current remaining total. The floors bind if the total shortage below floors is at
-    least the total excess above ceilings. The ceilings bind if the total excess is at least the
-    total shortage.
+    The remaining total is divided by weight among these queues. Each round divides the current
+    remaining total. Floors bind if the total shortage below floors is at least the total excess
+    above ceilings. Ceilings bind if the total excess is at least the total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -1,4 +1,4 @@
-"""The level of guarantees and fair shares, which minimises the shortfall from targets.
+"""The objective level of guarantees and fair shares: the shortfall from targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """The sum of missing amounts over all targets and resources, in steps.
+    """The sum of missing amounts over all targets and resources, in steps; it is minimised.
 
     Attributes
     ----------
     member
-        (K, Q) True for the queues whose usage contributes to each target.
+        (K, Q) True for the queues whose usage counts toward each target.
     target
         (K, R) the targets in base units; 0 for resources without a target.
     grid
-        Number of steps into which the cluster's total of a resource is divided. A step is at least
-        the common unit of the requests of all tasks, so that evictions do not change the step.
-        Missing amounts are rounded up to whole steps.
+        Number of steps into which the cluster total of a resource is divided. A step is at least
+        the common unit of all task requests, so that evictions do not change the step. Missing
+        amounts are rounded up to whole steps.
 
     """
 
@@ -60,19 +60,19 @@ class Shortfall:
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return (K, R) the steps by which queues that hold `held` (Q, R) miss each target."""
+        """Return (K, R) the missing steps per target if the queues hold `held` (Q, R)."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """The target and the queue of each True element of `member`."""
+        """The indices (target, queue) of the True elements of `member`."""
         target, queue = np.nonzero(self.member)
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return (K, R) the sum of amounts (Q, R) over the queues of each target."""
+        """Return (K, R) the sum of the amounts (Q, R) over the queues of each target."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])
@@ -83,7 +83,7 @@ class Shortfall:
         return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is that no amount is missing."""
+        """See `Level`. Ideally, no amount is missing."""
         return 0
 
     def encode(self, form: Formulation) -> Expression:
@@ -119,7 +119,7 @@ class Shortfall:
 
 
 def _find_units(problem: Problem) -> I64:
-    """Return (R,) the greatest common divisors of the requests of all tasks, at least 1."""
+    """Return (R,) the greatest common divisor of all task requests per resource, at least 1."""
     unit = np.ones(len(problem.resources), np.int64)
     _, units = problem.gang_columns.codes(_find_units_of_row)
     divisor_of = _common_divisors(each.amounts for each in units)
@@ -129,7 +129,7 @@ def _find_units(problem: Problem) -> I64:
 
 
 class _Units:
-    """The common divisors of a gang's requests, compared by object identity."""
+    """The common divisors of a gang's requests; instances are compared by identity."""
 
     def __init__(self, amounts: Amounts) -> None:
         self.amounts = amounts
@@ -148,7 +148,7 @@ def _find_units_of_gang(gang: Gang) -> _Units:
 
 
 def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
-    """Return by resource the greatest common divisor of positive amounts."""
+    """Return the greatest common divisor of the positive amounts of each resource."""
     found: dict[str, int] = {}
     for name, amount in chain.from_iterable(amounts):
         if amount > 0:
@@ -159,8 +159,8 @@ def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
     """Return the row, the index on axis m and the resource of each amount in a target's sum.
 
-    `member` (K, m) is True for the amounts in a target's sum. `place` (K, R) is the row of each
-    target and resource; -1 without a row.
+    `member` (K, m) is True if an amount counts toward a target. `place` (K, R) is the row of each
+    target and resource, or -1 if there is none.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

@@ -1,10 +1,9 @@
 """Water filling down a queue tree, which yields the ideal shares for divisible tasks.
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at a
-time to the leaf that comes first in the order of shares. In `tree_filling`, tasks are divisible, so
-all leaves with the smallest share rise together. All amounts are fractions of the cluster.
+time to the leaf with the smallest share. Here tasks are divisible, so all leaves with the smallest
+share rise together. All amounts are fractions of the cluster.
 """
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Tree:
     parent_of
         (M,) the parent of each node; -1 for the root.
     weight
-        (M,) the weight of each node, above zero.
+        (M,) the positive weight of each node.
     past
         (M, R) past usage that is added to the resources held at each node.
 
@@ -47,13 +46,13 @@ class GangClasses:
     home
         (L,) the leaf of each gang class.
     mix
-        (L, R) resources that each gang class uses for a dominant share of 1.
+        (L, R) resources that each gang class uses per unit of dominant share.
     sizes
         L arrays: the dominant shares that the gangs of each class request, ascending.
     floor
         (L,) the fraction of its request that each gang of a class holds from the start.
     use, limit
-        (K, L) usage of each limit for a dominant share of 1, and (K,) the limits.
+        (K, L) usage of each limit per unit of dominant share, and (K,) the limits.
 
     """
 
@@ -66,10 +65,10 @@ class GangClasses:
 
 
 def fill_tree(tree: Tree, classes: GangClasses) -> F64:
-    """Return (L,) the sum of dominant shares that the gangs of each class hold after filling."""
+    """Return (L,) the total dominant share that the gangs of each class hold after filling."""
     filling = _Filling(tree, classes)
-    # A step ends when a gang is served, a limit is reached, two nodes become equal, or another
-    # resource becomes dominant.
+    # A step ends when a gang is served, a limit is reached, two nodes become equal, or the
+    # dominant resource of a node changes.
     events = 2 * sum(map(len, classes.sizes)) + len(classes.limit)
     most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(classes.mix.shape[1]))
     for _ in range(most):
@@ -79,15 +78,15 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 
 
 class _Filling:
-    """The state of water filling (the stepwise increase of all smallest shares).
+    """The state of water filling, which raises all smallest shares step by step.
 
     A gang is served if it holds its whole request. An unserved gang rises once the share of its
-    class has passed the floor of the gang.
+    class exceeds the gang's floor.
 
     Attributes
     ----------
     held
-        (L,) the sum of the dominant shares that the gangs of each class hold.
+        (L,) the total dominant share that the gangs of each class hold.
 
     """
 
@@ -96,11 +95,11 @@ class _Filling:
         depth = np.zeros(len(tree.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[tree.parent_of[node]] + 1
-        # The nodes below the root, one array per depth, the shallowest first.
+        # The nodes below the root: one array per depth, starting next to the root.
         self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
-        # (L,) the number of gangs of each class, and the index of the first gang of each class in
-        # the arrays of requests and of sums of requests.
+        # (L,) the number of gangs of each class, and the index of each class's first gang in the
+        # arrays of requests and of cumulative requests.
         self._number = np.array([len(s) for s in sizes], np.int64)
         self._start = np.cumsum(self._number + 1) - self._number - 1
         padded = [np.append(s, np.inf) for s in sizes]
@@ -120,8 +119,7 @@ class _Filling:
             return False
         classes, level = self._classes, self._level[self._classes.home]
         num_unserved = self._number - self._num_served
-        # Gang classes that can grow are added without floors, and other gang classes with held
-        # amounts.
+        # Gang classes that can grow count without floors, other classes with their held amounts.
         even = self._sum[self._start + self._num_served] + num_unserved * level
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, classes, counted)
@@ -143,9 +141,9 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return (L,) shares at which the next gang of each class is served, and (L,) starts.
+        """Return (L,) the shares at which each class's next gang is served, and at which it starts.
 
-        A gang starts when the share of the class passes the floor of the gang.
+        A gang starts when the share of its class exceeds the gang's floor.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max
@@ -190,8 +188,8 @@ class _Levels:
         self._is_open[classes.home[growing]] = True
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
-            # The amounts of open nodes are scaled down to the smallest weighted share of an open
-            # sibling, and then added to the parents.
+            # The amounts of open nodes are scaled down to the smallest weighted share among
+            # their open siblings, then added to the parents.
             parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
             self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
             key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
@@ -204,7 +202,7 @@ class _Levels:
     def rates(self, growing: F64) -> F64:
         """Return (M,) the speed at which the share of each tree node rises.
 
-        `growing` (L,) is the number of gangs of each class that grow.
+        `growing` (L,) is the number of growing gangs in each class.
         """
         num = len(self._key)
         self._gain = np.zeros_like(self._held)
@@ -213,8 +211,8 @@ class _Levels:
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
             # The open nodes with the smallest weighted share rise. A node is free if another
-            # resource dominates, so that the node can grow without a larger dominant share. If
-            # some nodes are free, only free nodes rise.
+            # resource is dominant, so that the node can grow without a larger dominant share.
+            # If there are free nodes, only they rise.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
@@ -244,8 +242,8 @@ class _Levels:
     def time_to_next(self) -> float:
         """Return the time until the next event among tree nodes.
 
-        An event is a rising node that reaches a waiting node, or another resource that becomes
-        dominant in a node.
+        An event occurs if a rising node reaches the share of a waiting node, or if the dominant
+        resource of a node changes.
         """
         parent = np.maximum(self._tree.parent_of, 0)
         waits = (self._pull > 0) & (self._rate[parent] > 0)

@@ -1,7 +1,7 @@
-"""Ideal shares of queues over a queue tree, from a problem or from cluster objects.
+"""Ideal shares of queues in a queue tree, computed from a problem or from cluster objects.
 
 Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. The
-plugin supplies the tree. `tree_filling` computes the ideal shares.
+plugin supplies the tree, and `tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _GRID = 1000
 """Remainders are compared in steps of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
-"""Units added to shares before rounding, so that floating-point errors do not change results."""
+"""Added to shares (in units) before rounding, so that floating-point errors have no effect."""
 
 _SERVED = 1e-9
-"""The largest relative difference at which a share counts as the whole request."""
+"""The maximum relative difference at which a share counts as the whole request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Queues (axis Q) with gangs (axis G) that compete for a cluster.
+    """The queues (axis Q) and gangs (axis G) that compete for a cluster.
 
     Attributes
     ----------
@@ -56,17 +56,16 @@ class Contest:
     resources
         (R,) names of the resources.
     queue_of, demand
-        (G,) the queue of each gang, and (G, R) the sum of each gang's usage and requests.
+        (G,) the queue of each gang, and (G, R) each gang's usage plus requests.
     claimed
         (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable amounts of the cluster, and (R,) allocatable amounts minus the usage of
-        pods outside gangs.
+        (R,) allocatable amounts of the cluster, and (R,) the same minus the usage of pods outside
+        gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`; -1 if no node has this resource. Queues do not compete for
-        pods.
+        The index of the resource `pods`; -1 if no node has it. Queues do not compete for pods.
 
     """
 
@@ -95,8 +94,8 @@ class Contest:
     def ideal(self) -> F64:
         """The ideal amounts (Q, R) of each queue, in base units.
 
-        For pods, all gangs of a gang class are assigned the number of pods of the first gang. The
-        result is the same, to the last bit, for any order of resources.
+        For pods, all gangs of a gang class get the number of pods of its first gang. The result is
+        bit-identical for any order of resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -122,7 +121,7 @@ class Contest:
         held = np.zeros(self.guarantee.shape)
         if not len(competing):
             return held
-        # Gangs of a queue that request resources in equal proportions form a gang class.
+        # Gangs of a queue that request resources in the same proportions form a gang class.
         mix = self.demand[competing] / share[competing, None]
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
@@ -133,13 +132,13 @@ class Contest:
         sizes = [np.sort(share[competing[class_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
         homes, tree = _tree(self.paths, self.past * self.scale)
-        # (Q,) guaranteed fractions of demand, scaled down if the cluster is too small.
+        # Guaranteed fractions (Q,) of demand, scaled down if the cluster is too small.
         floors = guaranteed_parts(self.guarantee, self._requested)
         floor_use = floors @ self._requested
         exceeds = (floor_use > self.free) & (np.arange(len(floor_use)) != self.pods)
         fits = np.where(exceeds, self.free / np.maximum(floor_use, 1.0), 1.0)
         floors = floors * np.where(self._requested > 0, fits, 1.0).min(axis=1, initial=1.0)
-        # Only limits that bind if all demand is met: cluster resources and capabilities.
+        # Keep only limits that bind if all demand is met: cluster resources and capabilities.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
@@ -160,7 +159,7 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """The usage and the requests (Q, R) of the gangs of each queue."""
+        """The usage plus requests (Q, R) of the gangs of each queue."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.demand)
         return requested
@@ -170,7 +169,7 @@ class Contest:
         """The ideal amounts (Q, R), rounded to whole units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
-        met deserves exactly its demand. The sum over queues never exceeds the cluster.
+        met deserves exactly its demand. The sum over all queues never exceeds the cluster.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -202,7 +201,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return (Q,) the tree node of each queue, and the tree.
 
-    A parent queue has an additional child node for the gangs directly in the queue.
+    A parent queue has an additional child node for its direct gangs.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -228,7 +227,7 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
 
 
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
-    """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
+    """Return (Q, R) the decayed average usage of each queue; zeros if the half-life is 0.
 
     A queue without a usage record is assumed to have always held its current amounts.
     """
@@ -246,7 +245,7 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
 
 
 def find_half_life(rules: RuleSet) -> int:
-    """Return the longest half-life of past usage of any rule, in ms; 0 without a half-life."""
+    """Return the longest half-life of past usage in any rule, in ms; 0 if there is none."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)
 
@@ -254,7 +253,7 @@ def find_half_life(rules: RuleSet) -> int:
 def build_contest(
     problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
 ) -> Contest:
-    """Return the contest of a problem, in which `floor` (Q, R) replaces queue guarantees."""
+    """Return the contest of a problem; `floor` (Q, R) replaces the queues' guarantees."""
     queues = problem.queues
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
@@ -279,8 +278,8 @@ def build_contest(
 def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    A tree level that groups the queues like the level above is skipped. The last level has one
-    group for each queue.
+    A tree level that groups the queues like the level above it is skipped. In the last level, each
+    queue is a group.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     requesting = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

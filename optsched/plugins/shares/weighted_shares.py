@@ -31,10 +31,9 @@ class WeightedShares:
     """Deserved shares of queues by weight.
 
     Attributes
-    ----------
     whole, own
-        (Q, R) shares of each queue with its descendants, and of the gangs directly in each queue,
-        in base units.
+        (Q, R) shares in base units: of each queue with its descendants, and of the gangs directly
+        in each queue.
 
     """
 
@@ -43,9 +42,9 @@ class WeightedShares:
 
 
 def sum_supply(problem: Problem) -> I64:
-    """Return (R,) allocatable amounts of ready nodes, minus the usage of pods outside gangs.
+    """Return (R,) the allocatable amounts of ready nodes, minus the usage of pods outside gangs.
 
-    Amounts are in base units. A node on which pods outside gangs exceed the allocatable amount
+    Amounts are in base units. If pods outside gangs exceed a node's allocatable amount, the node
     contributes zero.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
@@ -73,10 +72,9 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 def shares_by_weight(problem: Problem) -> I64:
     """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
 
-    The supply is divided from the top of the tree down, among the queues that have gangs in their
-    subtrees. An inner queue that directly contains gangs takes part in the division among its child
-    queues. Shares are rounded down. Unlike deserved shares, shares by weight do not depend on the
-    requests of gangs.
+    The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
+    An inner queue with direct gangs takes part in the division among its child queues. Shares are
+    rounded down. Unlike deserved shares, they do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
     has_own = np.zeros(len(queues.names), np.int64)
@@ -103,9 +101,9 @@ class _Terms:
     Attributes
     ----------
     values
-        Names of the queues, and the bytes of all arrays on which the shares depend.
+        The queue names and the bytes of all arrays on which the shares depend.
     queues, supply
-        The queues, and (R,) the amounts to divide.
+        The queues, and the amounts (R,) to divide.
 
     """
 
@@ -118,7 +116,7 @@ class _Terms:
 def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
-    # The shares if every resource covers the demand: the larger of demand and guarantee.
+    # The shares if there is enough of every resource: the larger of demand and guarantee.
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -130,7 +128,7 @@ def _share_by(terms: _Terms) -> WeightedShares:
         whole[tree.root] = own[tree.root]
         leaf[tree.root] = False
     own[leaf] = whole[leaf]
-    # Only for a contested resource, a queue may deserve less than its request. A resource may count
+    # A queue may deserve less than its request only of a contested resource. A resource may count
     # as contested although no queue deserves less than its request.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
@@ -146,18 +144,18 @@ def _share_by(terms: _Terms) -> WeightedShares:
 
 
 class _Tree:
-    """The tree of queues; the gangs directly in the root queue form one of the top queues.
+    """The queue tree; the gangs directly in the root queue are treated as one of the top queues.
 
     Attributes
     ----------
     above
-        (Q,) the parent of each queue, or `TOP` for the top queues and for the root queue.
+        (Q,) the parent of each queue, or `TOP` for the top queues and the root queue.
     families
         The child queues of each parent queue. Parent queues are ordered from the top down.
     upwards
-        The parent queues without `TOP`, the deepest first.
+        The parent queues without `TOP`, deepest first.
     has_gangs
-        (Q,) True if any gang of a queue or of its descendants holds or requests a resource.
+        (Q,) True if any gang of a queue or its descendants holds or requests a resource.
 
     """
 
@@ -219,7 +217,7 @@ class _Column:
             self.whole[tree.root] = self.own[tree.root]
 
     def _share_out(self, total: int, owner: int, members: Sequence[int]) -> None:
-        """Divide a total among the child queues of a queue and the gangs directly in the queue."""
+        """Divide a total among a queue's child queues and its direct gangs."""
         if owner >= 0:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]
@@ -246,18 +244,18 @@ def divide_by_weight(
     takers: Sequence[tuple[int, int, int]],
     precedence: Callable[[int, int], tuple[bool, int, int]],
 ) -> list[int]:
-    """Return whole shares of a total in proportion to weight, each between a floor and a ceiling.
+    """Return integer shares of a total in proportion to weight, each between floor and ceiling.
 
     Parameters
     ----------
     total
         The amount to divide.
     takers
-        (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
+        (weight, floor, ceiling) of each participant, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
-        A function of the index of a taker and the taker's share rounded down. Among takers with
-        equal remainders, the taker with the smallest value of `precedence` gets a unit first. The
-        function returns a different value for each taker.
+        A function of a participant's index and its share rounded down, with a different value for
+        each participant. If remainders are equal, the participant with the smallest value gets a
+        unit first.
 
     """
     most = [ceiling for _, _, ceiling in takers]
@@ -290,9 +288,9 @@ def divide_by_weight(
 def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """Return (rest, weights) with λ = rest / weights, where bounded shares λ·weight sum to `total`.
 
-    The total must lie between the sum of floors and the sum of ceilings. The sum of shares is
-    linear in λ between events, at which a share leaves its floor or reaches its ceiling. The levels
-    of events are compared on a grid that distinguishes all fractions with denominators up to the
+    The total must be between the sums of floors and of ceilings. The sum of shares is linear in λ
+    between events, at which a share rises above its floor or reaches its ceiling. The values of λ
+    at events are compared on a grid that distinguishes all fractions with denominators up to the
     largest weight.
     """
     grid = max(weight for weight, _, _ in takers) ** 2

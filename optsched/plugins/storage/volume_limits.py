@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The limit that is assumed for nodes without a limit for a driver."""
+"""The volume limit of nodes that report no limit for a driver."""
 
 Volume: TypeAlias = "tuple[str, str]"
-"""The name of a driver, and the handle that identifies a volume of the driver."""
+"""A pair of a driver name and the handle that identifies one of the driver's volumes."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Volumes by the index of the volume's driver on axis D."""
+"""Volumes, keyed by the index of their driver on axis D."""
 
 
 class VolumeLimits(Rule):
@@ -72,7 +72,7 @@ class VolumeLimits(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`.
 
-        Each limit must cover the volumes of the class, unless all its volumes are attached already.
+        A node must be able to attach all volumes of the class, unless they are already attached.
         """
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
@@ -84,7 +84,7 @@ class VolumeLimits(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the number of volumes by driver, and the nodes' limits."""
+        """See `Rule`. The phrase lists the number of volumes per driver, and the nodes' limits."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return "cannot attach its volumes"
@@ -105,14 +105,14 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Group numbers depend on the volumes of limited drivers."""
+        """See `VictimRelevance`. Numbers depend on the tasks' volumes of limited drivers."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
         return problem.derived(_number_by_volumes)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`. The rows limit the attached volumes of each driver on each node."""
+        """See `Rule`. The constraints limit the attached volumes per driver and node."""
         facts = nodes.problem.derived(_facts)
         if facts is not None:
             _Rows(nodes, facts).write()
@@ -128,7 +128,7 @@ class VolumeLimits(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may reach the volume limit of some node, with the requested volumes.
+    """The drivers that may reach the volume limit of a node, with the requested volumes.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class _Facts:
         attach.
     limit, left
         (D, N) maximum number of volumes on each node, and (D, N) number of additional volumes that
-        each node can attach. The number is negative if a node exceeds its limit.
+        each node can attach; negative if a node exceeds its limit.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
@@ -152,11 +152,11 @@ class _Facts:
     snapshot: Snapshot
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return the number of residents that use a volume, by index of each node with a limit."""
+        """Return the number of residents that use a volume, keyed by index of nodes with limits."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """Return the volumes of a task whose drivers may reach the volume limit of some node."""
+        """Return the volumes of a task whose drivers may reach the volume limit of a node."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -165,7 +165,7 @@ class _Facts:
 
 @dataclass(eq=False)
 class _State:
-    """The volumes that are attached to nodes, with the number of users of each volume.
+    """Tracks the volumes attached to each node and the number of users of each volume.
 
     `_attachable` (D, N) is the number of additional volumes that each node can attach.
     """
@@ -179,7 +179,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return the mask (N,) of nodes that can attach the requested volumes not attached yet."""
+        """Return the mask (N,) of nodes that can attach all requested volumes they lack."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -188,7 +188,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach the requested volumes that are not attached yet."""
+        """Return whether a node can attach the requested volumes that it lacks."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -196,7 +196,7 @@ class _State:
         return True
 
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
-        """Add a user of each volume on a node (`sign` 1), or remove a user (`sign` -1)."""
+        """Add a user of each volume on a node (`sign` 1), or remove one (`sign` -1)."""
         for volume in volumes:
             d = self._facts.drivers.index(volume[0])
             if self._facts.limit[d, node] < NO_LIMIT:
@@ -211,7 +211,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) the number of attached volumes, given the users of each volume by node."""
+    """Return (N,) the number of attached volumes, given the users of each volume per node."""
     number = np.zeros(num_nodes, np.int64)
     for on_node in users:
         number[np.fromiter(on_node, np.int64, len(on_node))] += 1
@@ -219,7 +219,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach a node's volume limit, or None without such a driver."""
+    """Return the drivers that may reach a node's volume limit, or None if there are none."""
     snapshot, nodes = problem.snapshot, problem.snapshot.nodes
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -256,7 +256,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _number_by_volumes(problem: Problem) -> I64:
-    """Number the running tasks; tasks with equal volumes of limited drivers have equal numbers."""
+    """Return a number per running task, equal for tasks with equal volumes of limited drivers."""
     facts, running = problem.derived(_facts), running_tasks(problem)
     return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 
@@ -265,7 +265,7 @@ def _number_by_volumes(problem: Problem) -> I64:
 
 
 class _Rows:
-    """A builder of the rows of models/formulation/volume_limits.md."""
+    """Builds the constraints of models/formulation/volume_limits.md."""
 
     def __init__(self, nodes: NodeModel, facts: _Facts) -> None:
         self._facts, self._model, self._supplied = facts, nodes.model, nodes.supplied
@@ -275,7 +275,7 @@ class _Rows:
         for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
             for volume in facts.of_task(running.tasks[v]):
                 users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
-        # (variable, size) of the user groups of a volume on a node, if all users may be evicted.
+        # (variable, size) of the groups that use a volume on a node, if all users may be evicted.
         self._leaving_users = {
             (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
             for (volume, n), by in users.items()
@@ -291,7 +291,7 @@ class _Rows:
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
-        """Add a row for each driver and each node on which the driver may reach its limit."""
+        """Add a constraint for each driver and node where the driver may reach its limit."""
         for d, driver in enumerate(self._facts.drivers):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
@@ -303,9 +303,9 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Add the row: newly attached volumes ≤ remaining limit + detached volumes."""
+        """Add the constraint: newly attached volumes ≤ remaining limit + detached volumes."""
         left = int(self._facts.left[d, node])
-        # A 0-1 variable per volume; 1 only if all users of the volume on the node are evicted.
+        # A 0-1 variable per volume that is 1 only if all its users on the node are evicted.
         goes: dict[Volume, int] = {}
         for volume in self._may_go.get((d, node), ()):
             (goes[volume],) = self._model.add_variables(0, 1).tolist()
@@ -322,7 +322,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """Return the variable that is 1 if a task with the volume is placed on the node."""
+        """Return a variable that is 1 if a task that uses the volume is placed on the node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]
@@ -335,7 +335,7 @@ class _Rows:
 
 
 class _AttachedVolumes(Greedy):
-    """The attached volumes now and after terminating tasks have ended, updated by placements."""
+    """Tracks the volumes attached now, and those attached after terminating tasks have ended."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts

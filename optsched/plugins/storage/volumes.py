@@ -1,4 +1,4 @@
-"""Volumes: a task runs only where the task's claims are or can be bound to reachable volumes.
+"""Volumes: a task runs only on nodes from which its claims are or can be bound to volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Volumes(Rule):
-    """Every claim of a task exists, can be used, and is reachable from the node of the task.
+    """Every claim of a task exists, is usable, and is reachable from the task's node.
 
     Attributes
     ----------
     patience_s
-        Longest time that a pod with an assigned node may wait for its volumes, in seconds.
+        Maximum time that a pod with an assigned node may wait for its volumes, in seconds.
 
     """
 
@@ -97,12 +97,12 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the claims of the class."""
+        """See `Rule`. The phrase contains the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"cannot reach the volumes of {claims}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`. Returns True if claims of the class compete for volumes."""
+        """See `Rule`. Returns True if the class has claims that compete for volumes."""
         return bool(problem.derived(_supply).of_class[task_class])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -111,7 +111,7 @@ class Volumes(Rule):
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`. Each claim chooses a volume, and tasks go to nodes that reach the volume.
+        """See `Rule`. Each claim chooses a volume, and tasks use only nodes that reach it.
 
         No two claims may choose the same volume.
         """
@@ -120,7 +120,7 @@ class Volumes(Rule):
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():
             chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
-            # Pairs of a 0-1 variable of the claim, and the nodes on which the choice serves pods.
+            # (variable, nodes) pairs: a 0-1 variable per choice, and the nodes it can serve.
             choices: list[tuple[int, Bool]] = []
             for volume, variable in zip(claim.volumes, chosen, strict=True):
                 of_volume.setdefault(volume.name, []).append(variable)
@@ -155,7 +155,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Return why no node can run tasks with the claims of a task shape; empty if some can."""
+    """Return why no node can run tasks with the claims in `shape`; empty if some node can."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:
@@ -174,9 +174,9 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the names of nodes on which pods already use scarce claims, by claim.
+    """Return the names of nodes on which pods already use scarce claims, keyed by claim.
 
-    A claim for which no volume is left is omitted, because such a claim uses no volume.
+    A claim for which no volume is left is omitted, because it uses no volume.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -189,7 +189,7 @@ def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Supply:
-    """Scarce claims, which compete for volumes, of pending and running tasks.
+    """Scarce claims of pending and running tasks; scarce claims compete for volumes.
 
     Attributes
     ----------
@@ -198,13 +198,13 @@ class _Supply:
     in_use
         Indices of the nodes on which pods already use each claim, by claim key.
     reached
-        (N,) True for nodes that reach each volume, by volume name.
+        (N,) mask of the nodes that reach each volume, by volume name.
     reach
-        (V, N) the rows of `reached`, in order of the volume names.
+        (V, N) the values of `reached` as rows.
     rows
-        Row numbers in `reach` of the volumes of each claim, by claim key.
+        Row indices in `reach` of each claim's volumes, by claim key.
     allowed
-        (N,) True for nodes on which a volume can be provisioned for each claim, by claim key.
+        (N,) mask of the nodes on which a volume can be provisioned for each claim, by claim key.
 
     """
 
@@ -217,7 +217,7 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Return (N,) equal numbers for nodes that reach the same volumes of some claims."""
+        """Return a number (N,) per node, equal if nodes reach the same volumes of the claims."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -226,7 +226,7 @@ class _Supply:
         )
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """Return the volumes to which a claim can be bound if pods on `nodes` use the claim."""
+        """Return the volumes to which a claim can be bound if pods on `nodes` use it."""
         at = np.array(list(nodes), np.int64)
         fits = self.reach[np.ix_(self.rows[key], at)].all(axis=1)
         volumes = self.claims[key].volumes
@@ -260,14 +260,14 @@ def _supply(problem: Problem) -> _Supply:
 
 
 def _select_nodes(problem: Problem, selector: NodeSelector | None) -> Bool:
-    """Return a new mask (N,) of the nodes that a selector selects; None selects all nodes."""
+    """Return a new mask (N,) of the nodes that match a selector; None matches all nodes."""
     if selector is None:
         return np.ones(problem.num_nodes, np.bool_)
     return problem.columns.selects(selector)
 
 
 class _VolumeMatching(Greedy):
-    """A matching of claims to volumes, which is updated as tasks are placed."""
+    """A matching of claims to volumes, updated as tasks are placed."""
 
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
@@ -335,7 +335,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """A volume with zone or region labels is reachable only from nodes in the zones or regions."""
+    """A volume with zone or region labels is reachable only from nodes in these zones."""
 
     name = "volume-zone"
     hard_switch = Switch.PREDICATE
@@ -369,14 +369,14 @@ class VolumeZone(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the claims, and the zones of the claims' volumes."""
+        """See `Rule`. The phrase lists the claims and the zones of their volumes."""
         zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"
 
 
 def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield (claim, label, values) for each zone label of the volumes of a task shape."""
+    """Yield (claim, label, values) for each zone label of the volumes of the claims in `shape`."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         for label, values in claim.zones if claim is not None else ():
@@ -385,18 +385,18 @@ def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tup
 
 FULL = 100
 TENTH = 10
-"""The factor that turns configured points (0 to 10) into scores (0 to 100)."""
+"""The factor that converts configured points (0 to 10) into scores (0 to 100)."""
 
 
 @dataclass(frozen=True)
 class VolumeFill(Rule):
-    """Score nodes by the utilization of the existing volumes that the task's claims would get.
+    """Score nodes by the utilization of the existing volumes that a task's claims would get.
 
     Attributes
     ----------
     shape
-        Pairs (utilization in percent, points from 0 to 10), sorted by utilization. Between two
-        pairs, points are interpolated linearly.
+        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Scores
+        between two adjacent pairs are interpolated linearly.
 
     """
 
@@ -408,8 +408,7 @@ class VolumeFill(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """Return (N,) scores by the existing volumes to which the class's claims would be bound.
 
-        Nodes that lack a volume for a claim, or on which claims use no existing volume, have the
-        score 0.
+        Nodes that lack a volume for a claim, or where claims use no existing volume, score 0.
         """
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
@@ -452,9 +451,9 @@ class VolumeFill(Rule):
         return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
     def _points_at(self, percent: int) -> int:
-        """Return the score at a utilization in percent; interpolation rounds towards zero.
+        """Return the score at a utilization in percent.
 
-        Upstream also rounds interpolated scores towards zero.
+        Interpolated scores are rounded towards zero, as upstream.
         """
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:

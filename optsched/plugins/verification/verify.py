@@ -1,4 +1,4 @@
-"""Verification of a plan against every hard rule; the verifier shares no code with the engines."""
+"""Verify a plan against every hard rule; the verifier shares no code with the solvers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Return all rule violations that the actions would cause; empty without violations.
+    """Return all rule violations that the actions would cause.
 
     If a plan nominates tasks, predicates must also hold after the nominated tasks have started. If
     a plan moves tasks, all hard rules must also hold after the moved tasks have started.

@@ -1,4 +1,4 @@
-"""The rule that is checked first: a plan places only schedulable tasks, each at most once.
+"""The first rule to be checked: a plan places only schedulable tasks, each at most once.
 
 Mathematics: models/formulation/well_formed.md.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WellFormed(Rule):
-    """Rule: actions place only pending tasks of open queues on ready nodes, and no task twice."""
+    """Rule: actions place only pending tasks of open queues, on ready nodes and at most once."""
 
     name = "well-formed"
 
