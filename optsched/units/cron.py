@@ -1,11 +1,11 @@
-"""Parse timetables in cron notation, and find their due times, as Go's robfig/cron/v3 does.
+"""Parse schedules in cron notation and find their due times, like Go's robfig/cron/v3.
 
-A timetable has five fields: minute, hour, day of the month, month and day of the week. A field
+A schedule has five fields: minute, hour, day of the month, month and day of the week. A field
 accepts lists, ranges, steps and names; `?` means `*`. Sunday is 0, and 7 is an error. Instead of
-five fields, a timetable may be a word such as `@daily`, or `@every` with a duration.
+five fields, a schedule may be a word such as `@daily`, or `@every` with a duration.
 
-Source: `ParseStandard` and `SpecSchedule.Next`. A time in an hour that the clock skips is not due.
-A time in an hour that the clock repeats is due twice.
+Source: `ParseStandard` and `SpecSchedule.Next`. If the clock skips an hour, times in it are not
+due. If the clock repeats an hour, times in it are due twice.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SECOND: Final = 10**9
 
 
 class CronError(UnitError):
-    """Raised for a text that is not a valid timetable."""
+    """Raised for a string that is not a valid cron schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The bounds and the accepted names of one of the five fields of a timetable."""
+    """One of the five fields of a schedule: its bounds and the names that it accepts."""
 
     name: str
     low: int
@@ -63,10 +63,9 @@ _FIELDS: Final = (
 class Timetable:
     """The times at which a job is due: clock times, or a constant interval.
 
-    `any_day` and `any_weekday` are true if the field for days or weekdays allows every value. If
-    `any_day` or `any_weekday` is true, a job is due on days on which both fields match. Otherwise,
-    a job is due on days on which at least one field matches. `every_s` is the interval in seconds,
-    or 0 for clock times.
+    `any_day` and `any_weekday` are True if the field for days or weekdays allows every value. If
+    either is True, a job is due on days that match both fields; otherwise on days that match at
+    least one field. `every_s` is the interval in seconds, or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -80,7 +79,7 @@ class Timetable:
 
 
 def parse_timetable(text: str) -> Timetable:
-    """Parse a timetable; `CronError` names the invalid field and the accepted values."""
+    """Parse a schedule; `CronError` names the invalid field and the accepted values."""
     if text.startswith(_EVERY):
         try:
             nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
@@ -107,7 +106,7 @@ def parse_timetable(text: str) -> Timetable:
 
 
 def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the numbers that a range or step allows, and whether they are all numbers."""
+    """Return the values that a range or step allows, and whether these are all values."""
     span, slash, step_text = part.partition("/")
     step = _number(step_text, (), field, text) if slash else 1
     if span in ("*", "?"):
@@ -126,7 +125,7 @@ def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[in
 
 _SHOWN: Final = 60
 _MAX_DIGITS: Final = 9
-"""Maximum number of digits of a number, because Python refuses to parse thousands of digits."""
+"""Maximum number of digits in a number; Python refuses to parse thousands of digits."""
 
 
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:
@@ -150,14 +149,14 @@ def _error(part: str, field: _Field, text: str) -> CronError:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""The time span in which a due time is searched.
+"""The time span that is searched for a due time.
 
-A timetable without a due time within this span, such as February 31, is never due.
+A schedule without a due time in this span, such as February 31, is never due.
 """
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
-    """Return the first due time after `after_ms`, in milliseconds since 1970, or None."""
+    """Return the first due time after `after_ms` in milliseconds since 1970, or None."""
     if table.every_s:
         return (after_ms // 1000 + table.every_s) * 1000
     at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
@@ -171,15 +170,14 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time after `after_ms` and up to `until_ms`, or None if no time is due."""
+    """Return the last due time after `after_ms` and not after `until_ms`, or None."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None
     first = next_due_ms(table, after_ms, zone)
     if first is None or first > until_ms:
         return None
-    # The next due time never decreases with a later start, so binary search finds the last due
-    # time.
+    # A later start never leads to an earlier next due time, so binary search finds the last one.
     low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
     while low < high:
         middle = (low + high + 1) // 2
@@ -192,7 +190,7 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
 
 
 def _step(table: Timetable, at: datetime) -> datetime | None:
-    """Return the next candidate time after `at`, or None if the timetable is due at `at`."""
+    """Return the next candidate time after `at`, or None if the schedule is due at `at`."""
     if at.month not in table.months:
         is_last = at.month == 12
         month = 1 if is_last else at.month + 1

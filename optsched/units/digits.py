@@ -1,4 +1,4 @@
-"""Recognise whole and decimal numbers in texts."""
+"""Recognise whole and decimal numbers in strings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _DECIMAL: Final = re.compile(
 
 
 def is_decimal(text: str, max_digits: int = 19) -> bool:
-    """Return whether a text consists of 1 to `max_digits` ASCII digits.
+    """Return whether a string consists of 1 to `max_digits` ASCII digits.
 
-    `str.isdecimal` also accepts the digits of other scripts, and `int` raises ValueError if a text
-    has more than 4 300 digits.
+    `str.isdecimal` alone also accepts digits of other scripts, and `int` raises ValueError for more
+    than 4 300 digits.
     """
     return text.isascii() and text.isdecimal() and len(text) <= max_digits
 
 
 def parse_whole(text: str) -> int | None:
-    """Return the whole number that a text of at most 19 ASCII digits states, or None."""
+    """Parse a string of at most 19 ASCII digits; returns None for any other string."""
     return int(text) if is_decimal(text) else None
 
 
 def parse_decimal(text: str) -> Decimal | None:
-    """Return a number such as `2`, `-0.5` or `1e3`; None for any other text.
+    """Parse a number such as `2`, `-0.5` or `1e3`; returns None for any other string.
 
-    `float` and `Decimal` also read `1_0`, `inf`, `nan` and the digits of other scripts.
+    Unlike `float` and `Decimal`, it rejects `1_0`, `inf`, `nan` and digits of other scripts.
     """
     stripped = text.strip()
     return Decimal(stripped) if _DECIMAL.fullmatch(stripped) else None

@@ -1,4 +1,4 @@
-"""Parse and format durations in Go's notation, times of the API server, and hours of the day.
+"""Parse and format Go durations, API server timestamps, and hours of the day.
 
 Durations are integer nanoseconds; times are integer milliseconds since 1970-01-01T00:00:00Z.
 Durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.
@@ -43,7 +43,7 @@ _TIMESTAMP: Final = re.compile(
 
 
 class DurationError(UnitError):
-    """Raised for a text that Go's `time.ParseDuration` rejects."""
+    """Raised for a value that Go's `time.ParseDuration` rejects."""
 
     accepted = (
         "is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m"
@@ -51,13 +51,13 @@ class DurationError(UnitError):
 
 
 class TimestampError(UnitError):
-    """Raised for a text that is not an RFC 3339 time."""
+    """Raised for a value that is not an RFC 3339 time."""
 
     accepted = "is not an RFC 3339 time: write one such as 2026-11-21T05:38:00Z"
 
 
 def parse_duration_ns(text: object) -> int:
-    """Return a Go duration in nanoseconds; fractions of a nanosecond are truncated, as in Go."""
+    """Parse a Go duration into nanoseconds; fractions of a nanosecond are truncated, as in Go."""
     if not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise DurationError(text)
     match = _DURATION.fullmatch(text)
@@ -73,7 +73,7 @@ def parse_duration_ns(text: object) -> int:
 
 
 def parse_duration_ms(text: object) -> int:
-    """Return a Go duration in milliseconds, rounded away from zero so that 1ns is not 0."""
+    """Parse a Go duration into milliseconds, rounded away from zero so that 1ns is not 0."""
     return divide_away(parse_duration_ns(text), NANOS_PER_MS)
 
 
@@ -95,19 +95,19 @@ def format_duration_ms(milliseconds: int) -> str:
 
 
 def parse_time_ms(text: object) -> int:
-    """Return an RFC 3339 time in milliseconds since 1970; finer fractions are truncated."""
+    """Parse an RFC 3339 time into milliseconds since 1970; smaller fractions are truncated."""
     if not isinstance(text, str):
         raise TimestampError(text)
     return _time_ms(text)
 
 
 def format_time(milliseconds: int) -> str:
-    """Return a time as RFC 3339 text in whole seconds, like creationTimestamp."""
+    """Return a time in RFC 3339 format with whole seconds, like creationTimestamp."""
     return f"{_moment(milliseconds).isoformat(timespec='seconds')}Z"
 
 
 def format_micro_time(milliseconds: int) -> str:
-    """Return a time as RFC 3339 text with microseconds, like the renewTime of a Lease."""
+    """Return a time in RFC 3339 format with microseconds, like the renewTime of a Lease."""
     return f"{_moment(milliseconds).isoformat(timespec='microseconds')}Z"
 
 
@@ -143,13 +143,13 @@ _DAY_S: Final = 24 * 3600
 
 
 class HoursError(UnitError):
-    """Raised for a text that is not a range of hours of the day, such as 8:30-18:00."""
+    """Raised for a value that is not a range of hours of the day, such as 8:30-18:00."""
 
     accepted = "are not hours of the day: write two times such as 8:30-18:00"
 
 
 class Hours(NamedTuple):
-    """A range in seconds of the day, ends included; a range with start_s ≥ end_s spans midnight."""
+    """A range in seconds of the day, ends included; if start_s ≥ end_s, it spans midnight."""
 
     start_s: int
     end_s: int
@@ -165,9 +165,9 @@ class Hours(NamedTuple):
 
 
 def parse_hours(text: object) -> Hours:
-    """Return the range of hours in a text; two equal times mean the whole day.
+    """Parse a range of hours of the day; two equal times mean the whole day.
 
-    A range is two times in Go's layout 15:04 with a hyphen between them. Raises `HoursError`.
+    A range is two times in Go's layout 15:04, joined by a hyphen. Raises `HoursError`.
     """
     match = _HOURS.fullmatch(text) if isinstance(text, str) else None
     if match is None:

@@ -1,7 +1,7 @@
 r"""Compile regular expressions in RE2 syntax, as in Go and Volcano.
 
-With RE2, the search time is proportional to the length of the text, whatever the pattern. Only this
-module uses the RE2 library.
+RE2 searches in time proportional to the length of the text, for every pattern. Only this module
+uses the RE2 library.
 
 Source: https://github.com/google/re2/wiki/Syntax and https://pkg.go.dev/regexp/syntax. Go does not
 support the escape for single bytes (`\C`).
@@ -25,32 +25,32 @@ _INVALID: Final = (
     "(?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-r"""Matches escapes outside of \Q...\E. The escape \C is the only escape of RE2 that Go lacks."""
+r"""Matches escapes outside \Q...\E. The escape \C is the only RE2 escape that Go lacks."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class PatternError(ValueError):
-    """Raised for a text that is not an RE2 regular expression; the message states what is valid."""
+    """Raised for an invalid RE2 regular expression; the message states what is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled regular expression from `parse_pattern`; patterns with equal texts are equal."""
+    """A compiled regular expression from `parse_pattern`; patterns with equal `text` are equal."""
 
     text: str
     _read: Any = field(compare=False, repr=False)
 
     def matches(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in a text, like Go's `regexp.MatchString`.
+        """Return whether the pattern matches anywhere in `text`, like Go's `regexp.MatchString`.
 
-        As in Go, a surrogate, which has no encoding in UTF-8, counts as U+FFFD.
+        Surrogates, which UTF-8 cannot encode, count as U+FFFD, as in Go.
         """
         return self._read.search(_SURROGATE.sub("\ufffd", text)) is not None
 
 
 @lru_cache(_KNOWN)
 def parse_pattern(text: str) -> Pattern:
-    """Compile the regular expression in a text; raises PatternError if the text is invalid."""
+    """Compile a regular expression; raises `PatternError` if it is invalid."""
     options = re2.Options()
     options.log_errors = False
     try:

@@ -1,4 +1,4 @@
-"""Escape control characters in user-supplied texts before they reach logs, events and terminals."""
+"""Escape control characters in user-supplied text before it reaches logs, events and terminals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 from typing import Any, Final
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
-"""Matches every character outside printable ASCII; only these characters may need an escape."""
+"""Matches every character outside printable ASCII; no other character may need an escape."""
 
 _LAYOUT: Final = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text with an escape for each character that a terminal might interpret.
+    """Return `text` with each character escaped that a terminal might interpret.
 
-    Control characters, including line breaks, and invisible characters that change the direction of
-    text are escaped. Characters in `keep` are not escaped. A YAML parser decodes the escapes inside
-    double quotes.
+    Control characters, including line breaks, and invisible characters that change the text
+    direction are escaped. Characters in `keep` are not escaped. In double quotes, a YAML parser
+    decodes the escapes.
     """
     if text.isprintable():
         return text
@@ -32,7 +32,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """Return JSON with non-ASCII letters kept and control characters escaped, by `json.dumps`."""
+    """Return `json.dumps` output with non-ASCII letters kept and control characters escaped."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
@@ -42,5 +42,5 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text needs no escapes; line breaks and tabs are allowed."""
+    """Return whether `text` needs no escapes; line breaks and tabs are allowed."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)

@@ -1,8 +1,8 @@
-"""Parse Kubernetes quantities by the rules of apimachinery, as exact integers.
+"""Parse Kubernetes quantities into exact integers, by the rules of apimachinery.
 
 A quantity is a decimal number with an optional suffix, as in `resource.ParseQuantity`
-(k8s.io/apimachinery, pkg/api/resource). Amounts are integer billionths (nanos) of any size, which
-do not overflow as Go's int64 does. docs/decisions/0003-quantities.md lists the differences from
+(k8s.io/apimachinery, pkg/api/resource). Amounts are integer billionths (nanos) of any size; they
+do not overflow like Go's int64. docs/decisions/0003-quantities.md lists the differences from
 apimachinery.
 """
 
@@ -15,13 +15,13 @@ from typing import Final
 from optsched.units.unit_errors import UnitError
 
 MAX_BASE: Final = 2**63 - 1
-"""The largest amount of a resource, which is the largest int64 of Go, NumPy and CP-SAT."""
+"""The largest representable amount: the int64 maximum, which Go, NumPy and CP-SAT share."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount on a node or in a pod's request. The sum of 2,000 such amounts fits int64."""
+"""The largest amount on a node or in a pod's request; the sum of 2,000 of them fits int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
-"""Maximum number of GPUs on one node; the limit bounds the memory for the allocation of GPUs."""
+"""Maximum number of GPUs per node; it limits the memory that GPU allocation needs."""
 
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
@@ -44,7 +44,7 @@ _MAX_POWER: Final = 400
 
 
 class QuantityError(UnitError):
-    """Raised for a text that the API server rejects as a quantity, or an amount out of range."""
+    """Raised for a quantity that the API server rejects, or an amount that is out of range."""
 
     accepted = (
         "is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3"
@@ -79,9 +79,9 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity:
-    """Return the quantity in a text; raises QuantityError if the API server would refuse the text.
+    """Parse a quantity; raises `QuantityError` if the API server would reject it.
 
-    A fraction of a nano is rounded away from zero, as in apimachinery.
+    Fractions of a nano are rounded away from zero, as in apimachinery.
     """
     match = _GRAMMAR.fullmatch(text) if 0 < len(text) <= _MAX_TEXT else None
     if match is None:
@@ -90,9 +90,8 @@ def parse_quantity(text: str) -> Quantity:
     shift = _BINARY_SHIFT.get(binary, 0)
     power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
     digits = whole + fraction
-    # "m", "." and "+" contain no digits, but Go's fast path parses them as 0. Go's slow path
-    # rejects texts without digits. The slow path is used for an exponent below nano and for the
-    # suffixes Pi and Ei.
+    # Go's fast path parses "m", "." and "+" as 0, although they contain no digits. Go's slow path,
+    # which handles exponents below nano and the suffixes Pi and Ei, rejects strings without digits.
     if not digits and not (shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]):
         raise QuantityError(text)
     number = int(digits or "0") << shift
@@ -109,10 +108,10 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def parse_quantity_field(value: object) -> Quantity:
-    """Return the quantity in a JSON or YAML field, whose value is a text or a number.
+    """Parse the quantity in a JSON or YAML field, whose value is a string or a number.
 
-    A number is parsed as its decimal text, because the API server reads `cpu: 2` and `cpu: 0.5` as
-    if they were quoted. Raises QuantityError for true, false, null, lists and maps.
+    A number is parsed like its decimal string, because the API server reads `cpu: 2` and `cpu: 0.5`
+    as if they were quoted. Raises `QuantityError` for true, false, null, lists and maps.
     """
     if isinstance(value, str):
         return parse_quantity(value)
@@ -124,5 +123,5 @@ def parse_quantity_field(value: object) -> Quantity:
 
 
 def divide_away(number: int, divisor: int) -> int:
-    """Return the quotient rounded away from zero; `divisor` is positive."""
+    """Return `number` / `divisor` rounded away from zero; `divisor` is positive."""
     return -(-number // divisor) if number >= 0 else number // divisor

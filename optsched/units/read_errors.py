@@ -1,4 +1,4 @@
-"""Explain why a file or text could not be read, in words for the author of the text."""
+"""Explain to the author of a file or string why it could not be read."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text begins with a URL scheme, so that the text is not a local path."""
+    """Return whether a string begins with a URL scheme and is therefore not a local path."""
     return _URL.match(text) is not None
 
 
 def why_absent(path: Path) -> str:
-    """Return the reason why a path does not exist or cannot be read, or an empty text."""
+    """Return why a path does not exist or cannot be read; empty if it exists."""
     try:
         return "" if path.exists() else "there is no such file or folder"
     except OSError as e:
@@ -44,10 +44,9 @@ def why_absent(path: Path) -> str:
 
 
 def why_unreadable(error: BaseException) -> str:
-    """Return the reason why a file or text could not be read, or why an address cannot be bound.
+    """Return why a file or string could not be read, or why an address could not be bound.
 
-    `error` is the exception raised while bytes were read, decoded or parsed, or while an address
-    was bound.
+    `error` is the exception raised by reading, decoding or parsing, or by binding an address.
     """
     if isinstance(error, OSError):
         description = _BIND.sub(r"\1:\2", error.strerror or str(error))
@@ -61,5 +60,5 @@ def why_unreadable(error: BaseException) -> str:
 
 
 def json_words(error: json.JSONDecodeError) -> str:
-    """Return a plain description of the syntax error in a JSON error."""
+    """Return a plain description of a JSON syntax error."""
     return _JSON.get(error.msg, error.msg[:1].lower() + error.msg[1:])

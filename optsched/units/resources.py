@@ -1,7 +1,7 @@
-"""Define the base unit of each resource: thousandths of a CPU, bytes, or numbers.
+"""Define the base unit of each resource: thousandths of a CPU, bytes, or a count.
 
 Requests are rounded up, as by `MilliValue` and `Value` in Volcano and kube-scheduler. For example,
-a request of half a byte becomes one byte.
+half a byte becomes one byte.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Unit(Enum):
 
 @lru_cache(maxsize=4096)
 def unit_of(resource: str) -> Unit:
-    """Return the unit of a resource. Names of ResourceQuotas, such as `requests.cpu`, are accepted.
+    """Return the unit of a resource; names in ResourceQuotas, such as `requests.cpu`, are accepted.
 
     `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
-    the unit of `storage`. Names that Kubernetes does not define count whole devices.
+    the unit of `storage`. Resources that Kubernetes does not define are counted in whole devices.
     """
     name = resource
     for prefix in _QUOTA_PREFIXES:
@@ -74,7 +74,7 @@ def unit_of(resource: str) -> Unit:
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Split named amounts into node resources and resources that only ResourceQuotas count.
 
-    `minResources` of a PodGroup may also name resources of quotas (`requests.cpu`, `limits.cpu`,
+    `minResources` of a PodGroup may also name quota resources (`requests.cpu`, `limits.cpu`,
     `pods`, `count/pods`). An amount of `requests.X` is also an amount of the node resource `X`,
     unless `named` contains `X`.
     """
@@ -92,7 +92,7 @@ def _counts_for_quotas(name: str) -> bool:
 
 
 def is_gpu(resource: str) -> bool:
-    """Return whether a resource name denotes whole GPUs of a device plugin, like nvidia.com/gpu."""
+    """Return whether a resource, like nvidia.com/gpu, is the whole GPUs of a device plugin."""
     return resource.endswith("/gpu")
 
 
@@ -102,10 +102,10 @@ def most_on_node(resource: str) -> int:
 
 
 def parse_amount(resource: str, value: object) -> int:
-    """Return the amount of `resource` in base units, rounded up, in [0, MAX_BASE].
+    """Parse an amount of `resource` into base units in [0, MAX_BASE], rounded up.
 
-    `value` is a quantity as text, int or float. Raises QuantityError for any other value, for
-    negative amounts and for amounts that int64 cannot hold.
+    `value` is a quantity as str, int or float. Raises `QuantityError` for any other value, for
+    negative amounts and for amounts that exceed int64.
     """
     if isinstance(value, str):
         return _amount_of_text(resource, value)
@@ -115,12 +115,12 @@ def parse_amount(resource: str, value: object) -> int:
 def parse_resource_list(
     obj: object, path: str, *, whole_devices: bool = False
 ) -> tuple[dict[str, int], list[FieldError]]:
-    """Return the amounts in a ResourceList in base units, and an error for each invalid amount.
+    """Parse a ResourceList into base units; returns amounts and an error per invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
-    if other amounts are invalid. `path` is the path of the list in error messages. With
-    `whole_devices`, a fraction of a device is an error, as for pod requests at the API server. The
-    fraction is nevertheless returned, rounded up.
+    if others are invalid. `path` is the path of the list in error messages. With `whole_devices`, a
+    fraction of a device is an error, as for pod requests at the API server, but it is also
+    returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -145,10 +145,10 @@ def parse_resource_list(
 
 
 def whole_amount(resource: str, value: object) -> int:
-    """Return the amount of `resource` in base units; whole devices, such as GPUs, are rounded down.
+    """Parse an amount of `resource` into base units; whole devices, e.g. GPUs, are rounded down.
 
-    Pods get whole devices, so the pods of a queue with 1.5 devices can hold one device. Raises
-    QuantityError like `parse_amount`.
+    Pods get whole devices, so the pods of a queue with 1.5 devices can hold only one. Raises
+    `QuantityError` like `parse_amount`.
     """
     amount = parse_amount(resource, value)
     is_part = unit_of(resource) is Unit.PIECE and not _is_whole_number(value)
@@ -156,9 +156,9 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods cannot request an amount, and what is accepted; empty if pods can request it.
+    """Return why pods cannot request an amount, and what is accepted; empty if they can.
 
-    Raises QuantityError like `parse_amount`.
+    Raises `QuantityError` like `parse_amount`.
     """
     amount = whole_amount(resource, value)
     if amount == parse_amount(resource, value):
@@ -173,7 +173,7 @@ def _is_whole_number(value: object) -> bool:
 
 
 def format_quantity(base: int, resource: str) -> str:
-    """Return the shortest exact text of an amount in base units: 1500m, 2, 64Gi, 8."""
+    """Return an amount in base units as its shortest exact quantity: 1500m, 2, 64Gi, 8."""
     unit = unit_of(resource)
     if unit is Unit.BYTE:
         steps = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -187,7 +187,7 @@ def format_quantity(base: int, resource: str) -> str:
 
 
 def format_resource_list(amounts: Mapping[str, int]) -> dict[str, str]:
-    """Return the amounts as a ResourceList for a status field, sorted by name."""
+    """Return the amounts as a ResourceList for a status field, sorted by resource name."""
     return {name: format_quantity(amounts[name], name) for name in sorted(amounts)}
 
 

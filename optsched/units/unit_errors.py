@@ -1,4 +1,4 @@
-"""Report texts that are not valid amounts, durations or times, and say what is accepted.
+"""Report strings that are not valid amounts, durations or times, and state what is accepted.
 
 `UnitError` is a ValueError and the base class of `QuantityError`, `DurationError` and others.
 """
@@ -16,9 +16,9 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """The path and invalid value of a field, and a message that says what is accepted.
+    """An invalid field: its path, its value, and a message that states what is accepted.
 
-    `path` joins field names by dots, with map keys and list positions in brackets. Examples are
+    `path` joins field names with dots and puts map keys and list positions in brackets, for example
     `spec.capability[cpu]` or `spec.subGroupPolicy[0].name`.
     """
 
@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of an error message: path and value, or only the path of a missing field."""
+    """Return the start of an error message: path and value, or just the path if it is missing."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
@@ -56,9 +56,9 @@ def quote(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """Raised for an invalid `text`; `message` gives the reason and what is accepted.
+    """Raised for an invalid `text`; `message` states the reason and what is accepted.
 
-    `accepted` is the message of errors that are raised without a message.
+    `accepted` is the default message.
     """
 
     accepted: ClassVar[str] = ""

@@ -451,7 +451,7 @@ def build_reservation_reason(
 
 
 def describe_reservation(reservation: CapacityReservation) -> str:
-    """Return the message that tells a gang about its own reservation."""
+    """Return the message for a gang about its own reservation."""
     if not reservation.is_open:
         return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"
     return (

@@ -1,4 +1,4 @@
-"""Hard and soft `networkTopology`: the tasks of gangs and subgroups stay close in the network.
+"""Hard and soft `networkTopology`: tasks of a gang or subgroup stay close in the network.
 
 Mathematics: models/formulation/network_topology.md. Volcano:
 `pkg/scheduler/plugins/network-topology-aware`.
@@ -59,9 +59,9 @@ _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Masks (N,) of node sets; all tasks of a gang must be in one of the sets.
+    """Masks (N,) of node sets; all tasks of a gang must be in one of these sets.
 
-    `are_all` is True if `masks` contains all node sets that the gang may use.
+    `are_all` is True if `masks` contains every node set that the gang may use.
     """
 
     masks: Sequence[Bool]
@@ -70,21 +70,21 @@ class EvictionDomains(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkTopology(Rule):
-    """Rule: the tasks of a gang with `networkTopology` are in one HyperNode of an allowed tier.
+    """Rule: all tasks of a gang with `networkTopology` are in one HyperNode of an allowed tier.
 
     Attributes
     ----------
     weight
         Weight of all scores of the plugin.
     resources
-        Weight of each resource in scores of HyperNodes; other resources are ignored.
+        Weights of resources in the scores of HyperNodes; other resources are ignored.
     packs_others
         True if tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
-        The factor by which the weight of a tier is smaller than the weight of the tier below, in
-        the score for `packs_others`.
+        The factor by which a tier's weight decreases relative to the tier below, in the score for
+        `packs_others`.
     most_cleared
-        Maximum number of domains in which evictions are tried for one gang.
+        Maximum number of domains in which evictions are tried for a gang.
 
     """
 
@@ -134,7 +134,7 @@ class NetworkTopology(Rule):
     # --- evictions -------------------------------------------------------------------------------
 
     def find_eviction_domains(self, problem: Problem, gang: int) -> EvictionDomains | None:
-        """Return at most `most_cleared` of a gang's widest allowed domains, the largest first.
+        """Return up to `most_cleared` of a gang's widest allowed domains, largest first.
 
         Returns None if the gang may use all nodes.
         """
@@ -154,13 +154,13 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return node scores by which tasks without a network topology prefer HyperNodes in use.
+        """Return scores by which tasks without a network topology prefer HyperNodes in use.
 
         The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] /
-        Σ_t fading^t. The index t numbers the existing tiers, starting with the lowest tier. If no
-        domain of a tier contains a node, the packing counts as 1 for this tier. Nodes outside of
-        HyperNodes therefore come first (Volcano `batchNodeOrderFnForNormalPods`). The score is
-        computed once, at the start of the session. Volcano updates the score with every task.
+        Σ_t fading^t. The index t numbers the existing tiers, starting with the lowest. If no domain
+        of a tier contains the node, its packing counts as 1 for this tier, so nodes outside
+        HyperNodes come first (Volcano `batchNodeOrderFnForNormalPods`). The score is computed once,
+        at the start of the session, whereas Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -178,11 +178,10 @@ class NetworkTopology(Rule):
         return TOP * self.weight * by_domain[forest.leaf_of]
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the relative usage of each domain with one more request (R,).
+        """Return (D,) the relative usage of each domain after one more request (R,).
 
         The relative usage of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] /
-        Σ_r w[r], summed over the requested resources. The relative usage is 0 if the request does
-        not fit.
+        Σ_r w[r], summed over the requested resources, or 0 if the request does not fit.
         """
         counted = [
             (r, weight)
@@ -204,11 +203,11 @@ class NetworkTopology(Rule):
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
-        """Return (N,) the scores of nodes for more tasks of a gang with tasks in domain `anchor`.
+        """Return (N,) scores of nodes for further tasks of a gang with tasks in domain `anchor`.
 
-        The score of a node falls with the tier of the lowest domain that contains the node and the
-        anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
-        child domains, the fraction raises the scores of child domains with tasks of the gang.
+        The score of a node decreases with the tier of the lowest domain that contains the node and
+        the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
+        child domains, this fraction increases the scores of the child domains with tasks.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -223,7 +222,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """Select the gangs whose subgroups choose domains, except gangs that start entirely."""
+        """Select gangs whose subgroups choose domains, except gangs that start entirely."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -244,9 +243,9 @@ class NetworkTopology(Rule):
         form.choices.add_supply_rows(supplied)
 
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
-        """Return the mask (G,) of gangs with a hard topology, or None if there are few choices.
+        """Return the mask (G,) of gangs with a hard topology.
 
-        The method returns None for at most `MOST_CHOICES` choices of domains.
+        Returns None if there are at most `MOST_CHOICES` choices of domains.
         """
         topology = problem.topology
         choices = [
@@ -268,11 +267,11 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why the topology request of a gang allows no placement."""
+        """Return why the topology request of a gang allows no placement, or None."""
         return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return a reason if no allowed domain has capacity for all pods."""
+        """Return a reason if no allowed domain has capacity for all pods, else None."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
@@ -298,7 +297,7 @@ class NetworkTopology(Rule):
 
 
 def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether all given nodes are in a single domain that a topology request allows."""
+    """Return whether all nodes are in a single domain that a topology request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -317,7 +316,7 @@ def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 @dataclass(eq=False)
 class _DomainCheck(Greedy):
-    """A check that the placed tasks of each gang and subgroup are in one allowed domain."""
+    """Checks that the placed tasks of each gang and subgroup are in one allowed domain."""
 
     _problem: Problem
     _count: dict[tuple[int, int], Counter[int]] = field(default_factory=dict, init=False)
@@ -353,7 +352,7 @@ class _DomainCheck(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return the mask (C,) of task classes with tasks of gangs without a network topology."""
+    """Return the mask (C,) of task classes that occur in gangs without a network topology."""
     has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -363,16 +362,16 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a topology bound allows, or None if every node is allowed."""
+    """Return the widest domains that a bound allows, or None if it allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return choices for gang classes and subgroups, among the domains that `pick` returns.
+    """Return the domain choices of gang classes and subgroups; `pick` returns the domains.
 
-    A subgroup chooses among the domains that the whole gang may use.
+    A subgroup chooses among the domains that its gang may use.
     """
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
@@ -405,11 +404,11 @@ def _choices(form: Formulation, pick: Pick) -> Choices:
 
 @dataclass(frozen=True, eq=False)
 class TierLevel:
-    """The sum of the tiers that gangs and subgroups with a topology request span.
+    """The total of the tiers that gangs and subgroups with a topology request span.
 
     A gang spans the tier of the lowest domain that contains all its running and placed tasks. The
-    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without running and
-    placed tasks spans its lowest allowed tier.
+    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without such tasks
+    counts with its lowest allowed tier.
     """
 
     name: str = LEVEL
@@ -428,7 +427,7 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all gangs and subgroups span their lowest allowed tiers."""
+        """Return the value if all gangs and subgroups span their lowest allowed tier."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:

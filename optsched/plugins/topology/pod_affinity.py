@@ -1,10 +1,9 @@
 """Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term of a pod in three cases. In the first case, a pod that the term selects runs in the
-domain. In the second case, the plan places a selected pod in the domain, and the selected pod does
-not carry the term. In the third case, the selected pods carry the term themselves, and the domain
-is the only domain in which they start.
+affinity term of a pod if a pod that the term selects runs in it, or if the plan places a selected
+pod in it that does not carry the term. If all selected pods carry the term themselves, they must
+all start in a single domain.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Rule: required pod affinity and anti-affinity hold, including terms of running pods."""
+    """Rule: required pod affinity and anti-affinity hold, including the terms of running pods."""
 
     name = "pod-affinity"
     hard_switch = Switch.PREDICATE
@@ -93,7 +92,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Exclude nodes by anti-affinity of tasks to residents, and of residents to tasks."""
+        """Filter out nodes by anti-affinity of tasks to residents, and of residents to tasks."""
         relations = problem.relations
         if not relations.terms:
             return None
@@ -103,7 +102,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running pods with anti-affinity to or from the task class."""
+        """Return the running pods with anti-affinity to the task class, or vice versa."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -120,7 +119,7 @@ class PodAffinity(Rule):
         return "did not satisfy pod affinity or anti-affinity"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a class carries affinity terms, or pending terms select the class."""
+        """Return whether a class carries affinity terms, or pending tasks' terms select it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -139,7 +138,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows for each affinity term and domain (models/formulation/pod_affinity.md)."""
+        """Add constraints per affinity term and domain (models/formulation/pod_affinity.md)."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti_affinity(nodes, m)
@@ -148,9 +147,9 @@ class PodAffinity(Rule):
                 _encode_affinity(nodes, m)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks that the same affinity terms select have equal numbers.
+        """Return a number per running task, equal if the same affinity terms select the tasks.
 
-        After the eviction of the selected running tasks, pods that select each other may start in
+        After the selected running tasks are evicted, pods that select each other may start in
         another domain.
         """
         relations = problem.relations
@@ -163,7 +162,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
-    """Return the mask (N,) of nodes whose domain contains a node with a positive count."""
+    """Return the mask (N,) of nodes in domains that contain a node with a positive count."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -175,11 +174,11 @@ def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class _AntiAffinity:
-    """The anti-affinity terms of one topology key that concern a task class.
+    """The anti-affinity terms with one topology key that concern a task class.
 
-    The domains of terms of one topology key are the same. `m` is the index of one of the terms.
-    `carried` are the indices of the terms that the class carries, and `selecting` the indices of
-    the terms that select the class.
+    Terms with the same topology key have the same domains; `m` is the index of one of them.
+    `carried` contains the indices of the terms that the class carries, and `selecting` the
+    indices of the terms that select the class.
     """
 
     m: int
@@ -197,7 +196,7 @@ class _AntiAffinity:
 
 
 def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
-    """Return the anti-affinity terms that concern a task class, by topology key."""
+    """Return the anti-affinity terms that concern a task class, one item per topology key."""
     known = problem.derived(_anti_affinity_cache)
     if task_class not in known:
         relations = problem.relations
@@ -225,14 +224,14 @@ def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
 
 
 def _by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
-    """Return the anti-affinity terms among some terms, by number of the topology key."""
+    """Return the anti-affinity terms among `numbers`, grouped by topology key number."""
     terms = np.array(numbers, np.int64)
     key_of = problem.derived(_anti_affinity_keys)[terms]
     return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
 
 
 def _anti_affinity_keys(problem: Problem) -> I64:
-    """Return (M,) a number of the topology key of each anti-affinity term, -1 for other terms."""
+    """Return (M,) the topology key number of each anti-affinity term; -1 for other terms."""
     known: dict[str, int] = {}
     return np.array(
         [
@@ -252,7 +251,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _find_carriers(problem: Problem) -> list[I64]:
-    """Return, for each term, the running tasks that carry the term as anti-affinity."""
+    """Return, for each term, the running tasks that carry it as an anti-affinity term."""
     found: dict[PodTerm, list[int]] = {}
     for v, task in enumerate(running_tasks(problem).tasks):
         for term in dict.fromkeys(task.shape.pod_anti_affinity):
@@ -265,7 +264,7 @@ def _find_carriers(problem: Problem) -> list[I64]:
 
 
 def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
-    """Return, for each running task, the terms that select the task and the terms it carries."""
+    """Return, for each running task, the terms that select it and the terms that it carries."""
     number = len(running_tasks(problem))
     both = []
     for tasks_by_term in (selected_tasks(problem), problem.derived(_find_carriers)):
@@ -278,14 +277,14 @@ def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
 
 
 def _carried_by_pending(problem: Problem) -> set[int]:
-    """Return the affinity and anti-affinity terms that some pending task carries."""
+    """Return the affinity and anti-affinity terms that any pending task carries."""
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
 
 class _SelectedCounts(Greedy):
-    """The pods that each term selects, and the pods that carry each term, by node.
+    """Counts, per node, the pods that each term selects and the pods that carry each term.
 
-    Anti-affinity considers nominated pods. Only placed and running pods satisfy affinity terms.
+    Nominated pods count for anti-affinity. Only placed and running pods satisfy affinity terms.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -316,8 +315,8 @@ class _SelectedCounts(Greedy):
             selected = self._selected[m] - leave
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
-                # If no domain has a selected pod, pods that select each other may start in a domain
-                # with nominated pods of the term. Without nominated pods, any domain is possible.
+                # If no domain has a selected pod, pods that select each other may start in a
+                # domain with nominated pods of the term, or in any domain if there are none.
                 near = _in_domains(problem, m, selected)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
@@ -356,25 +355,25 @@ class _SelectedCounts(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class _Supply:
-    """The variables for the tasks of each class on each node, by the domains (N,) of a term."""
+    """The variables that count the tasks of each class on each node, with a term's domains (N,)."""
 
     _model: LinearModel
     _supplied: I64
     _domain: I64
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
-        """Return the supply variables of some classes on the nodes of a domain."""
+        """Return the supply variables of the classes on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Forbid tasks by the row Σ variables ≤ 0."""
+        """Forbid tasks by the constraint Σ variables ≤ 0."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
     def add_presence(self, variables: I64) -> int | None:
-        """Add a 0-1 variable that is 1 if one of `variables` is positive, and return its number.
+        """Return a new 0-1 variable that is 1 if one of `variables` is positive.
 
         Returns None if `variables` is empty.
         """
@@ -389,7 +388,7 @@ class _Supply:
 
 
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that carry and match term `m`, only carry `m`, and only match `m`."""
+    """Return the classes that carry and match term `m`, only carry it, and only match it."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -408,7 +407,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 
 
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
-    """Add rows that keep carriers of the term out of domains with pods that the term selects."""
+    """Add constraints that keep carriers of a term out of domains with pods that it selects."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
@@ -430,9 +429,9 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
 
 
 def _encode_affinity(nodes: NodeModel, m: int) -> None:
-    """Add rows that place carriers of the term in new domains or near pods that the term selects.
+    """Add constraints that place carriers of a term near pods that it selects, or in a new domain.
 
-    Running tasks that the term selects and that may be evicted are counted in groups by domain.
+    Selected running tasks that may be evicted are counted in groups per domain.
     """
     problem, model, evictions = nodes.problem, nodes.model, nodes.evictions
     both, carriers, selected = _split_classes(problem, m)
@@ -456,7 +455,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         flag = supply.add_presence(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(groups[d]):
-            # The variable `stays` can be 1 only if a task of the groups is not evicted.
+            # The variable `stays` can be 1 only if some task of the groups is not evicted.
             (stays,) = model.add_variables(0, 1)
             remaining = np.append(evictions.leave[groups[d]], stays)
             model.add_rows(0, remaining, 1, upper=int(may_leave[d]))
@@ -469,7 +468,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        # New domains start only after all tasks of the groups are evicted: number·Σ start ≤ leave.
+        # A new domain starts only if all tasks of the groups are evicted: number·Σ start ≤ leave.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
@@ -480,7 +479,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
 
 @dataclass(eq=False)
 class _TasksByDomain:
-    """The tasks of all nodes after the plan, by domain."""
+    """The tasks on all nodes after the plan, by domain."""
 
     world: World
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
@@ -494,7 +493,7 @@ class _TasksByDomain:
 
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
-        """Pairs (task, anti-affinity term), by topology key and the task's topology value."""
+        """(task, anti-affinity term) pairs, by topology key and the task's topology value."""
         nodes, placed = self.world.snapshot.nodes, self.world.placements
         tasks = [(t, n) for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [(p.task, p.node) for p in placed if p.task.shape.pod_anti_affinity]
@@ -522,7 +521,7 @@ class _TasksByDomain:
 
     @cached_property
     def tasks(self) -> Sequence[tuple[Task, Node]]:
-        """All residents and all placed tasks, each with its node."""
+        """All residents and placed tasks, each with its node."""
         residents = [(t, n) for n in self.world.snapshot.nodes for t in n.residents]
         return residents + [(p.task, p.node) for p in self.world.placements]
 
@@ -543,14 +542,14 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """Domains of one topology key with pods that all of several affinity terms select.
+    """Domains of one topology key with pods that all the given affinity terms select.
 
     Attributes
     ----------
     peers
-        Domains with a selected pod that the plan places and that has exactly the same terms.
+        Domains with a selected pod that the plan places and that has exactly these terms.
     others
-        Domains with a selected pod that does not meet the conditions of `peers`.
+        Domains with any other selected pod.
     is_fresh
         True if the plan places all selected pods that are in a domain.
 

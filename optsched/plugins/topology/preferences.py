@@ -35,7 +35,7 @@ class Preferences:
     Attributes
     ----------
     problem_ref
-        A weak reference to the problem, because a reference cycle would keep the problem in memory.
+        A weak reference to the problem, because a reference cycle would keep it in memory.
     terms, number_of
         The M distinct soft terms, and the index of each term by term key.
     domains
@@ -45,9 +45,9 @@ class Preferences:
     matcher
         Object that finds the terms that select a task.
     selected
-        (M, N) number of residents of each node that each term selects.
+        (M, N) number of residents on each node that each term selects.
     carried
-        (M, N) sum of the weights with which residents of each node carry each term; 0 for spread
+        (M, N) sum of the weights with which residents on each node carry each term; 0 for spread
         terms.
 
     """
@@ -64,33 +64,33 @@ class Preferences:
 
     @property
     def problem(self) -> Problem:
-        """The problem of the preferences; raises `ReferenceError` after the problem was freed."""
+        """The problem; raises `ReferenceError` if it has been freed."""
         problem = self.problem_ref()
         if problem is None:
             raise ReferenceError("preferences were read after their problem was freed")
         return problem
 
     def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
-        """Return (weight, index) pairs of the preferred affinity terms of a task shape."""
+        """Return (weight, index) pairs of the preferred affinity terms in `shape`."""
         return [
             (weight, self.number_of[TermKind.AFFINITY, (term,)])
             for weight, term in shape.preferred_pods
         ]
 
     def spread(self, shape: TaskShape) -> list[int]:
-        """Return the indices of the soft spread terms of a task shape."""
+        """Return the indices of the soft spread terms in `shape`."""
         return [self.number_of[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
     @cached_property
     def _first_term_of_key(self) -> dict[str, int]:
-        """The first term of each topology key. Terms of one key have the same domains."""
+        """The first term of each topology key; terms with the same key have the same domains."""
         found: dict[str, int] = {}
         for m, term in enumerate(self.terms):
             found.setdefault(term.source.topology_key, m)
         return found
 
     def _by_topology_key(self, selecting: Relation) -> list[tuple[str, I64]]:
-        """Return the affinity terms in `selecting`, by topology key."""
+        """Return the affinity terms in `selecting`, grouped by topology key."""
         known = self._rows_of
         if selecting not in known:
             found: dict[str, list[int]] = {}
@@ -103,7 +103,7 @@ class Preferences:
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
-        """Return (N,) scores from 0 to 100 by affinity to and from pods in the same domain.
+        """Return scores (N,) from 0 to 100 by affinity to, and of, pods in the same domain.
 
         `selecting` contains the indices of the terms that select the task class.
         """
@@ -120,7 +120,7 @@ class Preferences:
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
     def spread_scores(self, task_class: int, nodes: Bool) -> F64:
-        """Return (N,) scores from 0 to 100; fewer selected pods in the domain score higher."""
+        """Return scores (N,) from 0 to 100; domains with fewer selected pods score higher."""
         shape = self.problem.classes.shapes[task_class]
         own = self.spread(shape)
         labelled = np.ones(len(nodes), np.bool_)
@@ -147,14 +147,14 @@ class Preferences:
         return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
-        """Return (N,) the sum of amounts over the domain of each node; 0 without a domain."""
+        """Return (N,) the sum of amounts over each node's domain; 0 for nodes without a domain."""
         domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
 
 
 def find_preferences(problem: Problem) -> Preferences | None:
-    """Return the soft terms of a problem, or None if the problem has no soft terms."""
+    """Return the soft terms of a problem, or None if there are none."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}

@@ -1,7 +1,7 @@
-"""Topology spread: the numbers of selected pods in any two domains differ by at most maxSkew.
+"""Topology spread: the number of selected pods differs by at most maxSkew between domains.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks that carry a constraint are assumed to be placed before selected tasks without the constraint.
+Tasks that carry a constraint are assumed to be placed before selected tasks that do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """Rule: the pod count of a domain that gets a task exceeds the minimum by at most maxSkew."""
+    """Rule: in domains that get a task, the pod count exceeds the minimum by at most maxSkew."""
 
     name = "topology-spread"
     hard_switch = Switch.PREDICATE
@@ -44,7 +44,7 @@ class Spread(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         shapes = dict.fromkeys(p.task.shape for p in world.placements)
-        # The eligible nodes of a shape differ only by the policies of a term.
+        # Eligible nodes depend on the task shape and the policies of the term only.
         known: dict[tuple[TaskShape, bool, bool], dict[str, Node]] = {}
         for shape, term in ((s, term) for s in shapes for term in s.spread if term.required):
             policies = shape, term.honour_taints, term.honour_affinity
@@ -103,13 +103,13 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks that the same constraints count have equal numbers."""
+        """Return a number per running task, equal if the same constraints count the tasks."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
-        The row with maxSkew binds only for domains d that get a task with the constraint.
+        The row with maxSkew binds only if domain d gets a task with the constraint.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
@@ -163,7 +163,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 class _Domains:
-    """The domains of a spread term for one task class, which determines the eligible nodes.
+    """The domains of a spread term for a task class, which determines the eligible nodes.
 
     Attributes
     ----------
@@ -172,10 +172,10 @@ class _Domains:
     number
         Number of domains of the term.
     eligible
-        (N,) True for nodes whose pods the term counts. As upstream, only nodes with the topology
+        (N,) mask of nodes whose pods the term counts. As upstream, only nodes with the topology
         keys of all spread constraints of the class are eligible.
     present
-        The domains with an eligible node.
+        The domains with at least one eligible node.
 
     """
 
@@ -202,24 +202,24 @@ class _Domains:
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
-        """Return the mask (N,) of nodes in the domains of the mask `chosen` (D,)."""
+        """Return the mask (N,) of nodes in the domains that `chosen` (D,) selects."""
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest of the counts (D,), or 0 for fewer than minDomains domains."""
+        """Return the minimum of the counts (D,), or 0 with fewer than minDomains domains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
 
 
 class _SpreadCounts(Greedy):
-    """The number of selected tasks by domain, updated as tasks are placed and nominated.
+    """Tracks the number of selected tasks per domain while tasks are placed and nominated.
 
-    The order in which tasks are placed must not matter for the constraints. A task therefore must
-    not break the constraint of a task that was placed in the same domain earlier. Selected tasks
-    without the constraint are assumed to be placed last. A nominated task is counted only in the
-    state after terminating pods have ended.
+    The order in which tasks are placed must not affect whether the constraints hold. A task must
+    therefore not break the constraint of a task that was placed earlier in the same domain.
+    Selected tasks without the constraint are assumed to be placed last. A nominated task counts
+    only in the state after terminating pods have ended.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -250,13 +250,13 @@ class _SpreadCounts(Greedy):
             count = domains.count_by_domain(counts.selected[m])
             fits = count + int(is_counted) - domains.smallest_count(count) <= domains.term.max_skew
             open_to = domains.nodes(fits)
-            # A selected task must also keep the constraints of the tasks that are placed already.
+            # A selected task must also respect the constraints of tasks placed earlier.
             for other, placed in counts.placed.items() if is_counted else ():
                 theirs = self._domains[other].get(m)
                 if theirs is not None:
                     count = theirs.count_by_domain(counts.selected[m])
                     full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
-                    # Only the constraints of domains with a task of the other class matter.
+                    # The constraint matters only in domains with a task of the other class.
                     occupied = np.zeros(theirs.number, np.bool_)
                     occupied[theirs.domain_of[(placed > 0) & (theirs.domain_of >= 0)]] = True
                     open_to &= ~(theirs.nodes(full & occupied) & theirs.eligible)
@@ -276,13 +276,13 @@ class _SpreadCounts(Greedy):
 
 @dataclass(eq=False)
 class _Counts:
-    """Number of selected pods by term and node (M, N), and number of placed tasks (N,) by class."""
+    """Selected pods per term and node (M, N), and placed tasks per node (N,) by class."""
 
     selected: I64
     placed: dict[int, I64] = field(default_factory=dict, init=False)
 
     def add(self, task_class: int, terms: Sequence[int], nodes: I64, counts: I64) -> None:
-        """Add `counts` tasks of a class on `nodes`; `terms` are the terms that select the class."""
+        """Add `counts` tasks of a class on `nodes`; the terms in `terms` select the class."""
         for m in terms:
             np.add.at(self.selected[m], nodes, counts)
         none = np.zeros(self.selected.shape[1], np.int64)
@@ -293,7 +293,7 @@ class _Counts:
 
 
 def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
-    """Return whether a spread term of a task shape counts the pods of a node."""
+    """Return whether a spread term of tasks with the given shape counts pods on a node."""
     labels = {t.topology_key for t in shape.spread if t.required}
     if not node.ready or not labels <= node.labels.keys():
         return False

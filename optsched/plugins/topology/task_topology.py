@@ -1,7 +1,7 @@
-"""Affinity between roles of a job: tasks with affinity form a bucket, a task set for one node.
+"""Affinity between roles of a job: tasks with affinity form a bucket that prefers one node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
-Annotations of a PodGroup name roles with affinity and roles with anti-affinity.
+PodGroup annotations list roles with affinity and roles with anti-affinity.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ TOP = 100.0
 ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
 
 _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
-"""Ranks of roles; tasks of roles with a larger rank are put in buckets first
+"""Ranks of roles; tasks of roles with a larger rank are assigned to buckets first
 (`affinityPriority`)."""
 
 _LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-20}
-"""The load of one base unit of a resource; other resources have the load 1000."""
+"""The load of one base unit of a resource; it is 1000 for resources that are not listed."""
 
 _Pair = frozenset[str]
-"""A pair of roles; a single role stands for the pair of the role with itself."""
+"""A pair of roles; a set with one role is the pair of the role with itself."""
 
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Order the tasks of a job by bucket (a task set for one node), and prefer nodes of the bucket.
+    """Order a job's tasks by bucket (a task set for one node), and prefer the bucket's nodes.
 
     Attributes
     ----------
@@ -77,16 +77,16 @@ class TaskTopology(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Affinity and order of the roles of a gang.
+    """The affinities between the roles of a gang, and the order of the roles.
 
     Attributes
     ----------
     together, apart
         Pairs of roles with affinity, and pairs of roles with anti-affinity.
     rank
-        Rank of each role that is in a pair; roles with a larger rank come first.
+        Rank of each role that is in a pair; a larger rank comes first.
     place
-        Rank of each role in the user's order; roles with a larger rank come first.
+        Rank of each role in the user's order; a larger rank comes first.
 
     """
 
@@ -96,7 +96,7 @@ class Roles:
     place: Mapping[str, int]
 
     def sum_affinity(self, role: str, others: Mapping[str, int]) -> int:
-        """Return the number of tasks with affinity to a role, minus tasks with anti-affinity."""
+        """Return the number of tasks with affinity to a role minus those with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.count_separated_tasks(role, others)
 
@@ -110,10 +110,10 @@ class Roles:
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Return affinity and order of roles from PodGroup annotations, or None if absent or invalid.
+    """Read affinity and order of roles from PodGroup annotations; None if absent or invalid.
 
-    A group that names a role twice is reported in `remarks`, and invalidates all annotations about
-    roles, as in Volcano (`readTopologyFromPgAnnotations`).
+    A group that names a role twice is reported in `remarks` and invalidates all role annotations,
+    as in Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
     near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
@@ -159,21 +159,21 @@ def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
 
 @dataclass(eq=False, slots=True)
 class _Bucket:
-    """A bucket: tasks that should be placed on one node.
+    """A bucket: tasks that should be placed on the same node.
 
     Attributes
     ----------
     roles
-        Number of running and waiting tasks of the bucket by role.
+        Number of running and waiting tasks by role.
     entries
-        The entry (equal tasks of the gang) of each task that was pending at the session start, in
-        the order of placement.
+        The entry (set of equal tasks) of each task that was pending at the session start, in
+        placement order.
     placed
-        Number of placed tasks of the bucket by entry (equal tasks of the gang).
+        Number of placed tasks by entry.
     on_node
-        Number of running and placed tasks of the bucket by node.
+        Number of running and placed tasks by node.
     load
-        The total request of the bucket's waiting tasks as one number (Volcano: `reqScore`).
+        The total request of the waiting tasks as one number (Volcano: `reqScore`).
 
     """
 
@@ -187,7 +187,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its entry (equal tasks), and its request as one number."""
+    """A waiting task, the index of its entry (set of equal tasks), and its request as a number."""
 
     task: Task
     entry: int
@@ -199,9 +199,9 @@ def _fill_buckets(
 ) -> tuple[list[_Bucket], dict[str, _Bucket]]:
     """Return the buckets of a gang, and the bucket of each waiting task by task key.
 
-    Running tasks, given as (node, role) in node order, form one bucket for each node. Each waiting
-    task joins the bucket with the most affinity to the role of the task; the lowest load breaks
-    ties. A task whose affinity to every bucket is negative forms a new bucket.
+    Running tasks, given as (node, role) in node order, form one bucket per node. Each waiting task
+    joins the bucket with the highest affinity to its role; the lowest load breaks ties. A task with
+    negative affinity to every bucket starts a new one.
     """
     buckets: list[_Bucket] = []
     by_node: dict[int, _Bucket] = {}
@@ -233,24 +233,24 @@ def _fill_buckets(
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The buckets of one gang and the placement of the gang's tasks.
+    """The buckets of one gang and the placement of its tasks.
 
     Attributes
     ----------
     runs
-        (entry, number) pairs for runs of tasks of one entry (equal tasks), in the order of
-        placement.
+        (entry, number) pairs: consecutive tasks of one entry (set of equal tasks), in placement
+        order.
     next_of
-        Maps an entry (equal tasks) to the bucket of each task, in the order of placement; None for
-        a task in no bucket.
+        Maps an entry to the bucket of each task, in placement order; None for a task without a
+        bucket.
     role_of
-        Maps each entry (equal tasks of the gang) to the role of the tasks.
+        Maps each entry to the role of its tasks.
     largest
         Number of tasks in the largest bucket.
     on_node
-        Number of running and placed tasks of the gang by node and role.
+        Number of running and placed tasks of the gang, by node and role.
     done
-        Number of placed tasks of the gang by entry (equal tasks).
+        Number of placed tasks of the gang, by entry.
 
     """
 
@@ -264,7 +264,7 @@ class _Plan:
 
     @classmethod
     def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
-        """Return the buckets of a gang with waiting tasks."""
+        """Return the plan of a gang with waiting tasks."""
         number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
         standing = [
             task
@@ -304,12 +304,12 @@ class _Plan:
         )
 
     def bucket(self, entry: int) -> _Bucket | None:
-        """Return the bucket of the next task of an entry (equal tasks of the gang)."""
+        """Return the bucket of the next task of an entry (set of equal tasks)."""
         tasks, number = self.next_of[entry], self.done[entry]
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Record that a task of an entry (equal tasks) gets a node (`step` 1) or loses it (-1)."""
+        """Record that a task of an entry is placed on a node (`step` 1) or removed (`step` -1)."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
@@ -324,7 +324,7 @@ class _Plan:
 def _placement_order(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return a sort key: large buckets come first, and tasks without a bucket come last."""
+    """Return a sort key: large buckets come first, tasks without a bucket last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
@@ -334,7 +334,7 @@ def _placement_order(
 
 @dataclass(eq=False)
 class _Buckets(Greedy):
-    """The task order and node scores, updated as tasks are placed."""
+    """Tracks the task order and the node scores while tasks are placed."""
 
     _weight: int
     _problem: Problem
@@ -352,12 +352,11 @@ class _Buckets(Greedy):
         return lambda nodes: self._score(plan, gang, entry)
 
     def _score(self, plan: _Plan, gang: int, entry: int) -> F64:
-        """Return (N,) the scores of nodes for the next task of an entry (equal tasks of the gang).
+        """Return (N,) scores of nodes for the next task of an entry (set of equal tasks).
 
-        The scores are proportional to the number of tasks of the task's bucket that run on or still
-        fit each node. The number includes the next task, and excludes tasks that do not fit
-        together with the next task. The number of tasks on the node with anti-affinity to the next
-        task is subtracted.
+        The score is proportional to the number of tasks of the bucket that run on a node or still
+        fit there together with the next task, including it. The number of tasks on the node with
+        anti-affinity to the next task is subtracted.
         """
         bucket = plan.bucket(entry)
         if bucket is None:
@@ -371,7 +370,7 @@ class _Buckets(Greedy):
                 others.append(self._request(gang, waiting))
         count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
-        # The last tasks of the bucket are dropped first, until the rest fits.
+        # The last tasks of the bucket are dropped first, until the remaining tasks fit.
         dropped = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
         lacking = own + dropped[-1] - self._future_idle
         needed = [np.searchsorted(dropped[:, r], lacking[:, r]) for r in range(len(own))]

@@ -1,4 +1,4 @@
-"""The cluster after a plan as plain Python objects, for the verifier."""
+"""The cluster after a plan, as plain Python objects for the verifier."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """A snapshot and the actions of a plan, with mappings that the checks of the verifier use.
+    """A snapshot and the actions of a plan, with mappings that the verifier uses.
 
-    Actions that name unknown tasks, gangs or nodes are ignored, and reported by the rule
-    `well-formed`. Placements are checked in the world `after`, in which the victims of the plan are
+    Actions that name unknown tasks, gangs or nodes are ignored here; the rule `well-formed` reports
+    them. Placements are checked in the world `after`, where the victims of the plan are
     terminating.
 
     Attributes
     ----------
     unsettled
-        The snapshot before terminating pods ended, in the world `once_settled`; None in other
+        In the world `once_settled`, the snapshot before terminating pods ended; None in other
         worlds.
 
     """
@@ -84,7 +84,7 @@ class World:
 
     @property
     def after(self) -> World:
-        """The world after evictions: victims terminate, and moved tasks are nominated to nodes."""
+        """The world after evictions: victims are terminating, moved tasks are nominated."""
         # A `World` that caches itself would be freed only by a full garbage collection.
         if not self.evictions:
             return self
@@ -102,7 +102,7 @@ class World:
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
-        """The evictions of moved tasks, which start again on another node."""
+        """The evictions of tasks that restart on another node."""
         return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
 
     @property
@@ -194,13 +194,13 @@ class World:
     def offers(self, node: Node) -> dict[str, int]:
         """Return the allocatable amounts of a node.
 
-        Resources that count devices of a DeviceClass for queue quotas have no limit on a node.
+        Resources that count devices of a DeviceClass for queue quotas are unlimited on a node.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
-        """The resources that count devices of a DeviceClass and that a gang or a queue names."""
+        """The resources in a gang or queue that count devices of a DeviceClass."""
         named = {resource for stake in self.stakes for resource in stake.class_quotas}
         for queue in self.snapshot.queues:
             for part in (queue.capability or (), queue.deserved, queue.guarantee):
@@ -218,7 +218,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """The creation time of the oldest gang by `Stake`, in epoch milliseconds."""
+        """The creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
@@ -227,7 +227,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts held before the plan, by queue, without child queues (see `Stake`)."""
+        """Amounts held before the plan by queue; child queues are excluded (see `Stake`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -236,20 +236,20 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts of tasks that the plan binds or nominates, by queue, without child queues."""
+        """Amounts of tasks that the plan binds or nominates by queue; child queues excluded."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
         return gained
 
     def shut(self, name: str) -> str:
-        """Return why a queue or an ancestor accepts no tasks; empty if tasks may be placed."""
+        """Return why a queue or an ancestor accepts no tasks; empty if it accepts tasks."""
         if name not in self._shut:
             self._shut[name] = _find_closed_reason(self.snapshot.queue_by_name, name)
         return self._shut[name]
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return a queue and its ancestors, from the nearest on; a cycle ends the sequence."""
+        """Return a queue and its ancestors, nearest first; a cycle ends the list."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
@@ -259,7 +259,7 @@ class World:
         return list(found.values())
 
     def ancestors_apart(self, name: str, other: str) -> list[Queue]:
-        """Return a queue and its ancestors that are not ancestors of another queue."""
+        """Return a queue and its ancestors, without the ancestors shared with another queue."""
         by_name = self.snapshot.queue_by_name
         theirs = {queue.name for queue in self.ancestors(by_name[other])}
         return [queue for queue in self.ancestors(by_name[name]) if queue.name not in theirs]
@@ -298,29 +298,29 @@ def _find_closed_reason(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the amounts that a task uses on a node, where each task counts as one pod."""
+    """Return the amounts that a task uses on a node, including one unit of `pods`."""
     return {**dict(task.shape.request), PODS: 1}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The queue of a gang, and what the gang holds, claims, requests and is nominated to.
+    """The resource amounts of a gang that matter to its queue.
 
     Gangs with equal attributes share one object.
 
     Attributes
     ----------
     held
-        The amounts of the bound, running and expected tasks.
+        The total amounts of the bound, running and expected tasks.
     claimed
-        The amounts in `held` plus the amounts of the tasks that this session evicts.
+        The amounts in `held` plus those of the tasks that this session evicts.
     requested
-        The requests of the pending tasks that could be placed.
+        The total requests of the pending tasks that could be placed.
     nominated
-        (node, amounts) pairs: the requests of the pending tasks that are nominated to a node,
+        (node, amounts) pairs: the total requests of the pending tasks nominated to each node,
         sorted by node name.
     class_quotas
-        The resources that count devices of a DeviceClass and that the gang names.
+        The resources of the gang that count devices of a DeviceClass.
 
     """
 
