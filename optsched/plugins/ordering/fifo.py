@@ -238,6 +238,7 @@ class _FifoOrder(Greedy):
     """Orders gangs by priority, then unstarted before started gangs, then by age.
 
     Volcano uses the same order if no plugin compares shares.
+
     Attributes
     ----------
     _need, _priority

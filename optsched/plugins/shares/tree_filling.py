@@ -4,6 +4,7 @@ Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013
 time to the leaf with the smallest share. Here tasks are divisible, so all leaves with the smallest
 share rise together. All amounts are fractions of the cluster.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -31,6 +31,7 @@ class WeightedShares:
     """Deserved shares of queues by weight.
 
     Attributes
+    ----------
     whole, own
         (Q, R) shares in base units: of each queue with its descendants, and of the gangs directly
         in each queue.
