@@ -1,1 +1,1 @@
-"""Studies of scheduling: emulated clusters, generated workloads, comparisons of policies."""
+"""Scheduling studies: emulated clusters, synthetic workloads and comparisons of policies."""

@@ -1,4 +1,4 @@
-"""Read instance files of whole numbers; error messages name the file and line of a number."""
+"""Read instance files that consist of integers; error messages name the file and line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 _SHOWN: Final = 60
-"""Maximum number of characters of an invalid number that a message quotes."""
+"""Maximum number of characters that a message quotes from an invalid number."""
 
 
 class Numbers:
-    """A reader that returns the whole numbers of a text one by one, and stops at the first error.
+    """A reader that returns the integers in a text one by one, and stops at the first error.
 
-    The reader does not skip invalid numbers, because the remaining numbers would describe another
-    instance. `line` is the line number of the last number that was read.
+    Invalid numbers are not skipped, because the remaining numbers would then describe another
+    instance. `line` is the line of the last number that was read.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -34,15 +34,15 @@ class Numbers:
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
         """Return the next number, which must be at least `least` and below `below`.
 
-        `what` is the meaning of the number, for error messages. `below` is the exclusive upper
-        limit, or None for the limit of 64 bits. Raises InstanceError if the text ends, or if the
-        next token is not a whole number in range.
+        `what` describes the number in error messages. `below` is the exclusive upper limit, by
+        default the 64-bit limit. Raises InstanceError if the text ends, or if the next token is not
+        an integer in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
         end = MAX_BASE + 1 if below is None else below
-        # Count the digits first, because Python refuses to convert thousands of digits.
+        # Count the digits first: Python refuses to convert thousands of digits.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
         if int(word) < least:
@@ -68,14 +68,11 @@ class Numbers:
         return word
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
-        """Return the next `number` whole numbers of the text; each must be less than `below`."""
+        """Return the next `number` integers in the text; each must be less than `below`."""
         return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:
-        """Check that the text contains no further number.
-
-        Raises InstanceError if a number follows.
-        """
+        """Raise InstanceError if the text contains another number."""
         found = next(self._words, None)
         if found is not None:
             self.line, word = found
@@ -89,7 +86,7 @@ class Numbers:
 
 
 def text_of(file: Path) -> str:
-    """Return the text of a file.
+    """Return the content of a file as text.
 
     Raises InstanceError if the file cannot be read or is not UTF-8.
     """

@@ -1,7 +1,7 @@
 """Synthetic clusters, reproducible from a seed.
 
-GPU clusters have partly filled nodes and waiting gangs. Mixed clusters have several node classes,
-partly allocated GPUs, taints and a tree of queues.
+GPU clusters have partly allocated nodes and waiting gangs. Mixed clusters have several node
+classes, partly allocated GPUs, taints and a queue hierarchy.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CPU, _MEM, _PER_NODE = 96, 768 * GIB, 8
 class GpuCluster:
     """A cluster of randomly filled nodes and waiting gangs of several sizes.
 
-    Every node has 96 CPU, 768 GiB and 8 GPU. Tasks request 1, 2, 4 or 8 GPU, with 80 GiB and c CPU
-    per GPU. The number c is drawn from the first `num_ratios` numbers of 4, 6, 8, 10, 12. If
+    Every node has 96 CPUs, 768 GiB and 8 GPUs. Tasks request 1, 2, 4 or 8 GPUs, with 80 GiB and c
+    CPUs per GPU. c is drawn from the first `num_ratios` of the numbers 4, 6, 8, 10, 12. If
     `num_ratios` is 1, c is 10.
     """
 
@@ -94,10 +94,10 @@ class GpuCluster:
 
 @dataclass(frozen=True)
 class EqualGangs:
-    """A cluster of empty nodes and waiting gangs with equal numbers of tasks and many task classes.
+    """A cluster of empty nodes and waiting gangs of equal size, with many task classes.
 
-    The nodes have the size of the nodes of `GpuCluster`. Task class i requests 1, 2, 4 or 8 GPU in
-    cyclic order, and an amount of CPU per GPU that grows with i.
+    The nodes have the same capacity as in `GpuCluster`. Successive task classes request 1, 2, 4 and
+    8 GPUs cyclically; the CPU per GPU grows with the class index.
     """
 
     num_nodes: int = 10_000
@@ -184,9 +184,9 @@ _RUNNING_PART = 0.6
 class MixedCluster:
     """A nearly full cluster with four node classes and many different waiting gangs.
 
-    About half of the GPU nodes are tainted. All pods with GPUs and some other pods tolerate the
-    taint. The cluster has parent queues with child queues. Each pod belongs to one of `num_shapes`
-    task classes.
+    About half of the GPU nodes are tainted. All pods that request GPUs and some other pods tolerate
+    the taint. The cluster has parent queues with child queues. Each pod belongs to one of
+    `num_shapes` task classes.
     """
 
     num_nodes: int = 100
@@ -194,7 +194,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # Mean fraction that running pods use of a node's dominant resource.
+    fill: float = 0.9  # Mean fraction of a node's dominant resource that running pods request.
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
@@ -231,7 +231,7 @@ class MixedCluster:
         teams: Sequence[str],
         rng: np.random.Generator,
     ) -> tuple[list[Node], list[Gang]]:
-        """Return the nodes with running pods added, and the gangs of the running pods."""
+        """Add running pods to the nodes; return the nodes and the gangs of the running pods."""
         members: dict[str, list[Task]] = {}
         filled = []
         for node in nodes:

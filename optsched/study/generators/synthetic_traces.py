@@ -1,4 +1,4 @@
-"""Synthetic traces of jobs that arrive at random on a GPU cluster, reproducible from a seed."""
+"""Synthetic traces of jobs that arrive at a GPU cluster at random, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _LONG_PART: Final = 0.2
 class GavelTrace:
     """A trace of gangs with one GPU per task, with the distributions of Gavel's trace generator.
 
-    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs 10^u
-    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the other gangs.
+    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs for 10^u
+    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the others.
     Sources: stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. Gangs
-    arrive as a Poisson process. Every node has 8 GPU, 96 CPU and 768 GiB. Every task requests 1
-    GPU, 8 CPU and 80 GiB.
+    arrive as a Poisson process. Every node has 8 GPUs, 96 CPUs and 768 GiB. Every task requests 1
+    GPU, 8 CPUs and 80 GiB.
     """
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9  # GPU time of all gangs, as a fraction of the GPU capacity.
+    load: float = 0.9  # Mean GPU demand of the arriving gangs, as a fraction of the GPU capacity.
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # Fraction of the gangs with an exact runtime estimate.
+    estimated: float = 0.0  # Fraction of gangs that have an exact runtime estimate.
     seed: int = 0
 
     @property
@@ -91,7 +91,7 @@ class GavelTrace:
 
 
 class SyntheticError(Exception):
-    """Raised for an invalid description of a synthetic trace; the message names accepted values."""
+    """Raised for an invalid synthetic trace description; the message names the accepted values."""
 
 
 _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
@@ -106,7 +106,7 @@ _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
 
 
 def synthetic(text: str) -> Trace:
-    """Return the trace described by a text such as `gavel:jobs=1000,nodes=100,seed=3`.
+    """Generate the trace that a string such as `gavel:jobs=1000,nodes=100,seed=3` describes.
 
     Raises SyntheticError if a name is unknown or repeated, or if a value is not a number in range.
     """

@@ -1,4 +1,4 @@
-"""Pod classes that request GPUs or GPU shares, nodes, and layouts (pod counts per node)."""
+"""Nodes, pod classes with their requests, and layouts (pod counts per node)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Requests:
-    """The requests of pods of K classes."""
+    """The requests of K pod classes."""
 
-    # Requests (K,) for milli-CPU, MiB of memory and number of GPUs, and for thousandths of each
-    # GPU. A GPU share is less than one GPU.
+    # Requests (K,): CPU in milli-CPU, memory in MiB, number of GPUs, and thousandths of each GPU.
+    # A GPU share is less than one GPU.
     cpu_m: I64
     memory_mib: I64
     number: I64
@@ -42,19 +42,19 @@ class Requests:
 
     @property
     def worth(self) -> I64:
-        """Requested GPU capacity (K,) of one pod, in thousandths of a GPU."""
+        """GPU capacity (K,) that one pod of each class requests, in thousandths of a GPU."""
         return self.number * self.milli
 
     @property
     def is_share(self) -> Bool:
-        """Whether each class (K,) requests a GPU share."""
+        """Flag (K,): the class requests a GPU share."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool(Requests):
-    """Pods by class, and the nodes on which these pods may be placed."""
+    """Pods by class, and the nodes on which they may be placed."""
 
     supply: I64  # Number (K,) of pods of each class.
     must: Bool  # Flag (K,): all pods of the class must be placed.
@@ -62,12 +62,12 @@ class Pool(Requests):
 
     @property
     def sizes(self) -> I64:
-        """The distinct sizes (Z,) of requested GPU shares in thousandths, ascending."""
+        """The distinct sizes (Z,) of the requested GPU shares in thousandths, ascending."""
         return np.unique(self.milli[self.is_share])
 
     @property
     def size_of(self) -> I64:
-        """Index (K,) in `sizes` of the GPU share of each class; -1 without a GPU share."""
+        """Index (K,) in `sizes` of each class's GPU share; -1 if it requests none."""
         found: I64 = np.where(self.is_share, self.sizes.searchsorted(self.milli), -1)
         return found
 
@@ -81,8 +81,7 @@ class Pool(Requests):
     def max_pods_per_node(self) -> I64:
         """Upper bound (K, N) on the number of pods of each class on each node.
 
-        The bound is the minimum over the resources of the number of pods for which that resource
-        alone suffices.
+        For each resource alone, the number of pods that fit is computed; the bound is the minimum.
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
@@ -104,11 +103,11 @@ class Pool(Requests):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The numbers of pods of each class on each node, and of GPU shares on each device."""
+    """The number of pods of each class on each node, and of GPU shares on each device."""
 
     pods: I64  # Number (N, K) of pods of each class on each node.
-    # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs take devices
-    # without GPU shares.
+    # Number (N, D, Z) of GPU shares of each size on each device. Whole GPUs are devices without
+    # GPU shares.
     shares: I64
 
     def allocated(self, pool: Pool) -> int:
@@ -127,7 +126,7 @@ class Layout:
 
 
 def empty_layout(pool: Pool) -> Layout:
-    """Return the layout without placed pods."""
+    """Return a layout without pods."""
     nodes = len(pool.nodes.cpu_m)
     devices = int(pool.nodes.num_gpu.max(initial=0))
     return Layout(

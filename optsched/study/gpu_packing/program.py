@@ -1,14 +1,15 @@
 """A linear program over node classes, which relaxes the placement of pods.
 
 The variable x[k, c] is the number of pods of class k on nodes of class c. The variable y[p, c] is
-the number of devices of node class c that are shared by pattern p. A pattern is a maximal multiset
-of GPU shares on one device.
+the number of devices of node class c that are shared according to pattern p. A pattern is a maximal
+multiset of GPU shares on one device.
 
-Rows limit the devices, the GPU shares of each size, CPU, memory and the supply of pods. Further
-rows are valid inequalities for CPU and memory: Σ_k ⌊z·size_k / (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1)
-for z = 2, 3, 4. In these inequalities, size_k is the request of a pod, idle is the idle capacity of
-a node, and n_c is the number of nodes. On one node, Σ_k z·size_k·x / (idle + 1) < z. With rounded
-coefficients, the left side is an integer, so it is at most z - 1.
+Constraints limit the devices, the GPU shares of each size, CPU, memory and the supply of pods.
+Valid inequalities for CPU and memory tighten the relaxation: for z = 2, 3, 4,
+Σ_k ⌊z·size_k / (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1), where size_k is the request of a pod, idle the
+idle capacity of a node and n_c the number of nodes. Proof: on one node,
+Σ_k z·size_k·x / (idle + 1) < z. With rounded coefficients, the left side is an integer and
+therefore at most z - 1.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Bound:
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
-    """Return the bound of the linear program, or None if the program is infeasible.
+    """Return the bound of the linear program, or None if it is infeasible.
 
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
@@ -54,31 +55,30 @@ def allocation_bound(pool: Pool) -> Bound | None:
 
 
 MOST_PATTERNS: Final = 50_000
-"""Maximum number of patterns (ways to share a device) that are enumerated."""
+"""Maximum number of patterns (maximal ways to share a device) that are enumerated."""
 
 _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Number of patterns per integer program, chosen by the highest reduced profits."""
+"""Maximum number of patterns in the integer program; those with the highest reduced profits."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Pairs (load, weight): usage of a node class's CPU or memory above the load has a price.
+"""Pairs (load, weight): a node class pays for CPU or memory usage above the fraction `load`.
 
-The price of the whole CPU or memory capacity is `weight` times the value of all GPUs of the node
-class.
+The price of its entire CPU or memory capacity is `weight` times the value of all its GPUs.
 """
 
 
 class TooManyPatterns(ValueError):
-    """Raised if the patterns of GPU shares are too many to enumerate."""
+    """Raised if there are too many patterns of GPU shares to enumerate."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:
-    """Return the maximal multisets (P, Z) of GPU shares that fit on one device.
+    """Return the maximal multisets (P, Z) of GPU shares that fit on one device, as counts by size.
 
     `sizes` (Z,) are the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
     more than `MOST_PATTERNS` patterns.
@@ -115,7 +115,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Column values, row prices, and reduced profits (worth minus price) of columns."""
+    """Values of the columns, dual prices of the rows, and reduced profits of the columns."""
 
     values: F64
     price: F64
@@ -123,10 +123,9 @@ class Solved:
 
 
 class Program:
-    """The linear program with columns x[k, c] and y[p, c].
+    """The linear program with columns x[k, c], followed by columns y[p, c].
 
-    A column x[k, c] exists only if a pod of class k fits on a node of class c. The columns x[k, c]
-    come before the columns y[p, c].
+    A column x[k, c] exists only if a pod of class k fits on a node of class c.
     """
 
     def __init__(self, pool: Pool, node_classes: Nodes, times: I64) -> None:
@@ -156,7 +155,7 @@ class Program:
         self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
 
     def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
-        """Return `size` rows built from (value, row, column) triples of arrays."""
+        """Return a sparse matrix with `size` rows, built from (value, row, column) arrays."""
         value, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
@@ -166,7 +165,7 @@ class Program:
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """Return the rows that limit the number of GPU shares by the patterns of shared devices."""
+        """Return the rows that limit GPU shares to those in the patterns of shared devices."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         requested = (
@@ -185,13 +184,13 @@ class Program:
         return self._block(rows, requested, given), np.zeros(rows, np.int64)
 
     def solve(self) -> Solved | None:
-        """Return the solution of the linear program, or None if the program is infeasible."""
+        """Solve the linear program; return None if it is infeasible."""
         forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
         equal = len(forced) > 0
         if not self._num_columns:
             nothing = np.zeros(0)
             return None if equal else Solved(nothing, np.zeros(len(self.limits)), nothing)
-        rows: Any = self.left  # SciPy accepts sparse rows, but its type stubs do not.
+        rows: Any = self.left  # SciPy accepts sparse matrices, but its type stubs do not.
         forced_rows: Any = self._supply[forced]
         solved = linprog(
             -self.worth,
@@ -212,13 +211,13 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """Return the dual bound, corrected for positive reduced profits due to rounding."""
+        """Return the dual bound; it covers positive reduced profits that rounding errors cause."""
         numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
 
     def pods(self, values: F64) -> F64:
-        """Return the number of pods (K, C) of each class on each node class in a solution."""
+        """Return the number (K, C) of pods of each class on each node class in a solution."""
         found = np.zeros((len(self._pool.supply), len(self._times)))
         found[self._k, self._c] = values[: len(self._x)]
         return found
@@ -232,8 +231,8 @@ class Program:
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
         kept = np.concatenate([self._x, self._y[np.union1d(order, used)]])
-        # Without a price on CPU and memory, the program would allocate all CPU of a node class,
-        # and the pods could then not be distributed over the single nodes.
+        # Without prices on CPU and memory, the program could allocate all CPU of a node class, and
+        # the pods would not fit on its individual nodes.
         pool, node_classes = self._pool, self._node_classes
         gpus = WHOLE * node_classes.num_gpu * self._times
         load_rows, loads, prices = [], [], []
@@ -250,7 +249,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # The lower limit of a class whose pods must all be placed is the supply of the class.
+        # If all pods of a class must be placed, the lower limit is the supply of the class.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -271,6 +270,6 @@ class Program:
         return values
 
     def devices(self, values: F64) -> list[I64]:
-        """Return the patterns (Y, Z) of all shared devices in a solution, for each node class."""
+        """Return for each node class the patterns (Y, Z) of its shared devices in a solution."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]

@@ -1,7 +1,8 @@
-"""A CP-SAT model that repacks a few nodes with the pods of these nodes and with waiting pods.
+"""A CP-SAT model that repacks a few nodes: it places their pods and waiting pods on them again.
 
-Integer variables count pods by class and node, and GPU shares of each size by device. To break
-symmetry, the shared devices of a node come first, unless the model distinguishes devices.
+Integer variables count the pods of each class on each node, and the GPU shares of each size on each
+device. To break symmetry, a node's shared devices come first, unless the model distinguishes
+devices.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The pods before any move, the maximum number of moves, and the price of a move."""
+    """The running pods, the maximum number of moves, and the cost of each move."""
 
     present: Sequence[Present]
     most: int
@@ -45,15 +46,15 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Return the layout with the most worth minus the price of moves, and counts of staying pods.
+    """Repack a small pool, where each move of a running pod has a cost.
 
-    `moves` describes the running pods. `pool`, `start`, `worth`, `effort` and `seed` have the same
-    meaning as in `repack`. The model distinguishes devices. The second result is the number of pods
-    of each `Present` that do not move.
+    Maximizes the value of the placed pods minus the cost of moves. Returns the layout, and for each
+    `Present` the number of pods that do not move. `pool`, `start`, `worth`, `effort` and `seed`
+    have the same meaning as in `repack`. The model distinguishes devices.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
-    # Count the pods of each `Present` that keep their devices. At most `moves.most` do not stay.
+    # Count the pods of each `Present` that keep their devices. At most `moves.most` pods move.
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
     by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}
@@ -64,12 +65,12 @@ def repack_moving(
         if part >= 0:
             by_part.setdefault((p.node, p.devices[0], part), []).append(var)
         else:
-            # A whole GPU of a staying pod must not be shared.
+            # If a pod with whole GPUs stays, its GPUs must not be shared.
             for device in p.devices:
                 shared = refill.shared.get((p.node, device))
                 if shared is not None:
                     model.add(var + shared <= 1)
-    # If a class has no variable in `refill`, no pod of the class fits on these nodes or stays.
+    # A class without a variable in `refill` fits on none of these nodes, so none of its pods stays.
     for key, variables in by_class.items():
         model.add(sum(variables) <= refill.pods.get(key, 0))
     for part_key, variables in by_part.items():
@@ -91,7 +92,7 @@ def repack_moving(
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
-    """Return the best layout found for a small pool, which is worth at least as much as `start`.
+    """Return the best layout found for a small pool; it is at least as good as `start`.
 
     Parameters
     ----------
@@ -100,9 +101,9 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
     start
         Initial layout, which is returned if the solver finds no better layout.
     worth
-        (K,) value of one pod of each class.
+        Value (K,) of placing one pod of each class.
     effort
-        Time limit in deterministic seconds of CP-SAT with one worker.
+        Time limit in CP-SAT deterministic time, with one worker.
     seed
         Random seed of CP-SAT.
 
@@ -118,7 +119,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solve_model(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """Solve the model; return the solver with its solution, or None without a solution."""
+    """Solve the model; return the solver, or None if it found no solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
@@ -131,9 +132,9 @@ def solve_model(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.C
 class Refill:
     """The CP-SAT model that repacks a few nodes.
 
-    The variables `pods` count pods by node and class. The variables `parts` count GPU shares by
-    node, device and size. The Boolean variables `shared` are true for the shared devices of a node.
-    `size_of` is the index in `Pool.sizes` of the GPU share of each class; -1 without a GPU share.
+    The variables `pods` count pods by (node, class). The variables `parts` count GPU shares by
+    (node, device, size). The Boolean variables `shared` are true for shared devices, by (node,
+    device). `size_of` is the index in `Pool.sizes` of each class's GPU share, or -1.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -156,7 +157,7 @@ class Refill:
             self.model.add(cp_model.LinearExpr.sum(variables) <= int(pool.supply[k]))
 
     def _add_node(self, n: int) -> None:
-        """Add the variables of the devices of a node, and the constraints of the node."""
+        """Add the device variables and the constraints of a node."""
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
@@ -189,13 +190,13 @@ class Refill:
             self.model.add(total <= limit)
 
     def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
-        """Maximize the worth of placed pods plus other weighted terms."""
+        """Maximize the value of the placed pods plus other weighted terms."""
         terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
         variables, weights = [v for _, v in terms], [w for w, _ in terms]
         self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))
 
     def hint(self, start: Layout) -> None:
-        """Hint the layout `start` to the solver as an initial solution."""
+        """Pass the layout `start` to the solver as a hint."""
         for (n, k), var in self.pods.items():
             self.model.add_hint(var, int(start.pods[n, k]))
         load = start.shares @ self._pool.sizes
@@ -206,7 +207,7 @@ class Refill:
             self.model.add_hint(var, int(load[n, order[n, d]] > 0))
 
     def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
-        """Return the solver's solution as a layout with the array shapes of `like`."""
+        """Return the solution as a layout whose arrays have the same shapes as those of `like`."""
         pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
         for (n, k), var in self.pods.items():
             pods[n, k] = solver.value(var)

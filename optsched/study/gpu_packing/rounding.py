@@ -1,10 +1,9 @@
 """Round the solution of the linear program to integers by node class, then assign pods to nodes.
 
-An integer program over the most profitable columns decides the number of pods of each class on each
-node class. The integer program also decides how pods share the devices of each node class. Pods and
-shared devices are then assigned to the nodes of the class, largest first. Each pod or shared device
-goes to the node with the most spare CPU and memory. Spare CPU and memory exceed the expected demand
-of pods for the node's idle devices.
+An integer program over the columns with the highest reduced profits decides the number of pods of
+each class on each node class, and how pods share the devices. Pods and shared devices are then
+assigned to the nodes of the class, largest first. Each goes to the node with the most spare CPU and
+memory, after subtracting the expected demand of the pods that will use the node's idle devices.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Item:
-    """An item that is placed on one node: a single pod, or the pods that share one device."""
+    """A unit that is placed on one node: a single pod, or the pods that share one device."""
 
     classes: tuple[int, ...]
     devices: int
@@ -35,7 +34,10 @@ class _Item:
 
 
 def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the linear program's bound, or None if none is found in `seconds`."""
+    """Return a layout near the linear program's bound, or None if none is found in time.
+
+    `seconds` limits the integer program.
+    """
     program, node_class_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)
@@ -43,7 +45,7 @@ def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
         return None
     layout = empty_layout(pool)
     late: list[_Item] = []
-    # GPU shares (Y, Z) by shared device and size, for each node class.
+    # For each node class: the number (Y, Z) of GPU shares by shared device and size.
     devices = program.devices(values)
     for node_class, pods in enumerate(program.pods(values).astype(np.int64).T):
         nodes = np.flatnonzero(node_class_of == node_class)
@@ -61,10 +63,10 @@ def _single(pool: Pool, k: int) -> _Item:
 
 
 def _items(pool: Pool, pods: I64, devices: I64) -> Iterator[_Item]:
-    """Yield the items of a node class: single pods, and shared devices with balanced CPU.
+    """Yield the items of a node class: single pods, and shared devices with balanced CPU demand.
 
-    `pods` (K,) counts the pods by class. `devices` (Y, Z) counts the GPU shares by shared device
-    and size.
+    `pods` (K,) is the number of pods of each class. `devices` (Y, Z) is the number of GPU shares of
+    each size on each shared device.
     """
     inside: list[list[int]] = [[] for _ in devices]
     cpu_m = np.zeros(len(inside), np.int64)
@@ -89,13 +91,13 @@ def _items(pool: Pool, pods: I64, devices: I64) -> Iterator[_Item]:
 
 
 class _Allocation:
-    """The nodes to which items are assigned, and the idle resources of these nodes."""
+    """The nodes to which items are assigned, with their idle resources."""
 
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
         self._pool, self._layout, self._nodes = pool, layout, nodes
         offered = np.column_stack([pool.nodes.cpu_m, pool.nodes.memory_mib])[nodes]
         used = layout.pods[nodes]
-        # Idle CPU and memory (N, 2), and number (N,) of idle GPUs.
+        # Idle CPU and memory (N, 2); below, the number (N,) of idle GPUs.
         self._idle = offered - used @ np.column_stack([pool.cpu_m, pool.memory_mib])
         shared = layout.shares[nodes].any(axis=2).sum(axis=1)
         self._idle_gpus = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus

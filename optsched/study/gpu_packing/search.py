@@ -1,9 +1,9 @@
-"""Solve an integer program over node classes, then search large neighbourhoods.
+"""Solve an integer program over node classes, then improve it by large neighbourhood search.
 
-A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
-pods and with waiting pods. The search draws nodes with more idle GPUs more often. No step of the
-search makes the layout worse than before the step. The method is from Shaw, "Using constraint
-programming and local search methods to solve vehicle routing problems", 1998.
+A neighbourhood is a few nodes. The search removes all pods from these nodes and places these pods
+and waiting pods again. Nodes with more idle GPUs are drawn more often. No step makes the layout
+worse. The method is from Shaw, "Using constraint programming and local search methods to solve
+vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 class Effort:
     """Settings of a search: the size and the time limit of each neighbourhood."""
 
-    nodes: int = 6  # Number of nodes of a neighbourhood.
-    seconds: float = 0.5  # Time limit for one neighbourhood, in deterministic seconds of CP-SAT.
-    # Thousandths of a GPU that are added to the idle GPU capacity of a node. The probability that a
-    # node is drawn is proportional to the sum.
+    nodes: int = 6  # Number of nodes in a neighbourhood.
+    seconds: float = 0.5  # Limit for one neighbourhood, in CP-SAT deterministic time.
+    # The probability that a node is drawn is proportional to its idle GPU capacity plus this
+    # number, in thousandths of a GPU.
     floor: int = 50
 
 
 _MOVING: Final = Effort(nodes=4)
 
 At = tuple[int, int, tuple[int, ...]]
-"""Placement of a pod: node, class, devices."""
+"""The placement of a pod: (node, class, devices)."""
 
 _PRICE: Final = 100
-"""Minimum GPU capacity in thousandths of a GPU that each move must gain."""
+"""GPU capacity in thousandths of a GPU that each additional move must at least gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Placements of running pods; at most `most` pods may move to other devices or be removed."""
+    """The placements of running pods, at most `most` of which may change devices or be removed."""
 
     pods: Sequence[At]
     most: int
@@ -62,10 +62,10 @@ def improve_layout(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Return a layout that allocates more GPUs after few moves, and the staying pods.
+    """Return a layout that allocates more GPUs after few moves, and the pods that do not move.
 
-    The second result is the number of staying pods by placement. `clock`, `seconds` and `seed` have
-    the same meaning as in `allocate`.
+    The second result maps each placement to the number of pods that keep it. `clock`, `seconds` and
+    `seed` have the same meaning as in `allocate`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def improve_layout(
         The running pods, and the maximum number of pods that may move.
 
     """
-    # Import here, so that OR-Tools is loaded only when needed.
+    # Import here: OR-Tools should be loaded only when needed.
     from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
 
     end, random = clock() + seconds, np.random.default_rng(seed)
@@ -108,9 +108,9 @@ def improve_layout(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes with idle GPUs; return the nodes, their layout, and their pool.
+    """Draw nodes, preferably with idle GPUs; return the nodes, their layout and a pool.
 
-    The pool has the pods on the nodes and the waiting pods.
+    The pool contains these nodes, the pods on them and the waiting pods.
     """
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
@@ -125,10 +125,10 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """A layout, an upper bound, and the number of neighbourhoods searched."""
+    """The result of `allocate`: a layout, an upper bound and the number of neighbourhoods."""
 
     layout: Layout
-    # Upper bound for all layouts, or None if some pod that must be placed cannot be placed.
+    # Upper bound for all layouts, or None if not all pods that must be placed fit.
     bound: Bound | None
     rounds: int  # Number of neighbourhoods searched.
 
@@ -141,9 +141,9 @@ def allocate(
     start: Layout | None = None,
     effort: Effort | None = None,
 ) -> Found:
-    """Return the layout with the most allocated GPU capacity that the search found.
+    """Search for the layout that allocates the most GPU capacity.
 
-    A pod that must be placed is worth more than all other pods together.
+    Placing a pod that must be placed outweighs all other pods together.
 
     Raises TooManyPatterns if `optsched.study.gpu_packing.program.share_patterns` finds too many
     patterns.
@@ -156,16 +156,16 @@ def allocate(
         Function that returns a time in seconds, for example `time.monotonic`, or
         `time.process_time` on a shared machine.
     seconds
-        Time limit; the last step may exceed the limit.
+        Time limit; the last step may exceed it.
     seed
-        Seed of the random draws of neighbourhoods.
+        Seed for drawing neighbourhoods.
     start
-        Initial layout of the search, if `start` is better than the layout of the integer program.
+        Initial layout, used if it is better than the layout of the integer program.
     effort
         Settings of the search.
 
     """
-    # Import here, so that commands that only compute the upper bound do not load OR-Tools.
+    # Import here: commands that only compute the upper bound should not load OR-Tools.
     from optsched.study.gpu_packing.repack_model import repack
 
     end, random, effort = clock() + seconds, np.random.default_rng(seed), effort or Effort()
@@ -177,8 +177,8 @@ def allocate(
     most = pool.total if bound is None else int(bound.milli + _CLEAR)
     while clock() < end:
         waiting = layout.waiting(pool)
-        # Stop if no pod waits, or if the allocation reaches the bound and no waiting pod must be
-        # placed.
+        # Stop if no pod is waiting, or if the allocation reaches the bound and all pods that must
+        # be placed are placed.
         if not waiting.any():
             break
         if not waiting[pool.must].any() and layout.allocated(pool) >= most:
@@ -194,9 +194,10 @@ _CLEAR: Final = 1e-3
 
 
 def worth_of(pool: Pool) -> I64:
-    """Return the worth (K,) of one pod of each class: its GPU request in thousandths of a GPU.
+    """Return the objective coefficient (K,) of one pod of each class.
 
-    A pod that must be placed gets a bonus that exceeds the capacity of all GPUs.
+    The coefficient is the GPU request in thousandths of a GPU. For a pod that must be placed, it is
+    increased by more than the capacity of all GPUs.
     """
     found: I64 = pool.worth + np.where(pool.must, pool.total + 1, 0)
     return found

@@ -1,7 +1,7 @@
-"""Column generation: a linear program to which bins are added as columns by reduced cost.
+"""Column generation: bins with negative reduced cost are added to a linear program as columns.
 
 Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
-Integer item prices and the bin with the highest worth at these prices prove a lower bound.
+Integer item prices, and the maximum total price of a bin, prove a lower bound.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
 _MOST_PRICED: Final = 100_000
-"""Limit on the sum of `most_in_a_bin` for pricing without a pool; above this limit, pricing would
-take too long.
-"""
+"""Maximum sum of `most_in_a_bin` for which pricing without a pool is fast enough."""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -40,16 +38,16 @@ _FEW_AGAIN: Final = 150
 
 
 class Columns:
-    """The linear program of an instance, to which pricing adds bins as columns.
+    """The linear program for an instance, to which pricing adds bins as columns.
 
     Attributes
     ----------
     items
         The items to pack.
     pool
-        All possible bins, or None if there are too many bins.
+        All possible bins, or None if there are too many.
     random
-        Random generator of the greedy scores.
+        Random number generator for greedy scores.
     seconds
         Function that returns the remaining seconds.
     prices
@@ -76,7 +74,7 @@ class Columns:
     # --- lower bound -----------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the lower bound cannot improve; yield every bound found."""
+        """Generate columns until the lower bound cannot improve; yield each bound found."""
         can_price = self._pool is not None or self._items.most_in_a_bin.sum() <= _MOST_PRICED
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
@@ -99,20 +97,23 @@ class Columns:
                 return
 
     def _add_priced(self, prices: F64) -> tuple[int, int]:
-        """Add bins worth over 1 at the item prices; return the number of new bins and a bound."""
+        """Add bins with a total item price above 1.
+
+        Returns the number of new bins and a lower bound on the number of bins in a packing.
+        """
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
         else:
             found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
-        # Use Python's integers, which do not overflow for any number of items.
+        # Use Python integers, which cannot overflow.
         total = sum(p * n for p, n in zip(whole.tolist(), self._items.number.tolist(), strict=True))
         if total / found.most > self.value:
             self.prices, self.value = whole / found.most, total / found.most
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
-        """Add greedy bins worth more than 1 at the item prices; return the number of new bins."""
+        """Add greedy bins with a total item price above 1; return the number of new bins."""
         weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
         weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
         size = weight @ items.relative.T
@@ -145,9 +146,9 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return columns with their numbers of uses rounded down, limited to the remaining items.
+        """Return the columns with their uses rounded down, limited to the remaining items.
 
-        A vertex of the linear program uses at most K columns, so about K bins remain to be chosen.
+        A basic solution uses at most K columns; at most about K bins then remain to be chosen.
 
         Parameters
         ----------
@@ -175,12 +176,12 @@ class Columns:
         uses
             Number of uses of each column, possibly fractional.
         left
-            (K,) remaining items.
+            The remaining items (K,).
         noise
             Weight of random noise, 0 to 1.
         part
             Maximum number of returned columns, as a fraction of the sum of all uses. All columns
-            with uses of 1 or more may be returned beyond this number.
+            that are used at least once may be returned even if they are more.
 
         """
         at = np.flatnonzero(uses > CLEAR)
@@ -206,11 +207,10 @@ class Columns:
     # --- columns for integer programs ------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
-        """Return the bins of items in `left` (K,) that can occur in packings near the bound.
+        """Return the bins of items in `left` (K,) that can occur in a packing near the bound.
 
-        Packings near the bound have at most `gap` bins more than the bound. The bins with the
-        highest worth come first. If the instance has no pool, the method returns all columns of the
-        linear program.
+        Such a packing has at most `gap` bins more than the bound. The bins are sorted by descending
+        total price. Without a pool, all columns of the linear program are returned.
         """
         if self._pool is None:
             return self.master.columns

@@ -1,7 +1,7 @@
-"""Cover all items by the fewest columns, as a linear program and as an integer program.
+"""Cover all items with the fewest bins, as a linear program and as an integer program.
 
-Each row is an item type, and each column is a bin. If a solution covers an item type too often, the
-surplus items are removed from their bins.
+Each row is an item type, and each column is a bin. If a solution covers an item type more often
+than required, the surplus items are removed from their bins.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """The numbers of items that columns must cover."""
+    """How many items of each type the columns must cover."""
 
     number: I64  # Number (K,) of items of each type that must be covered.
     exactly: Bool  # Flag (K,): exactly `number` items of the type must be covered.
 
 
 class CoverMaster:
-    """The master linear program: minimize the total use of columns that cover all items."""
+    """The master linear program: minimize the number of bins (column uses) that cover all items."""
 
     def __init__(self, number: I64) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -64,7 +64,10 @@ class CoverMaster:
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Return column uses and the dual prices (K,) of items, or None at the time limit."""
+        """Return the number of uses of each column and the dual prices (K,) of items.
+
+        Returns None if no optimum is found within the time limit.
+        """
         self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
@@ -75,23 +78,23 @@ class CoverMaster:
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[Copies] | None:
-    """Return the fewest columns that cover the demand, or None if the solver finds no solution.
+    """Return the fewest bins that cover the items, or None if the solver finds no solution.
 
-    Each column is returned with the number of its uses.
+    Each chosen column is returned with its number of uses.
 
     Parameters
     ----------
     columns
         Bins (K,) to choose from.
     need
-        The demand.
+        The items to cover.
     between
-        Minimum and maximum number of columns, where the minimum is a proved lower bound.
+        Minimum and maximum number of bins; the minimum must be a proved lower bound.
     work
-        Limit in CP-SAT's deterministic time. A unit is about one second of one core, and does not
-        depend on the load of the machine.
+        Limit in CP-SAT deterministic time. A unit is about one second on one core, regardless of
+        the machine's load.
     seconds
-        Limit in wall-clock time with two workers.
+        Limit in wall-clock time, with two workers.
 
     """
     table, number = np.array(columns, np.int64), need.number

@@ -1,8 +1,8 @@
-"""Fill bins one after the other by greedy scores; many scores are evaluated in parallel.
+"""Fill bins sequentially by greedy scores; many score functions are evaluated in parallel.
 
-The next item has the largest dot product with the remaining capacity, or the smallest distance to
-the remaining capacity. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and
-Wieder, "Heuristics for vector bin packing", 2011).
+The next item is the one whose sizes have the largest dot product with the bin's remaining capacity,
+or the smallest distance to it. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda
+and Wieder, "Heuristics for vector bin packing", 2011).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
-"""The number of items of each type in a bin, and the number of equal bins."""
+"""The number of items (K,) of each type in a bin, and the number of such bins."""
 
 _NOISE: Final = 0.1
 _STEPS: Final = 64
@@ -25,16 +25,16 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V scores; each score selects the next item of a bin."""
+    """The parameters of V score functions; the item with the highest score is packed next."""
 
     weight: F64  # Weights (V, D) of the dimensions.
-    # Method (V,): 0 scores by the dot product with the remaining capacity, 1 by the distance.
+    # Method (V,): 0 for the dot product with the remaining capacity, 1 for the distance to it.
     nearness: F64
-    worth: F64  # Amount (V, K) added to the score of each item type.
+    worth: F64  # Constant (V, K) that is added to the score of each item type.
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
-    """Return `number` scores: first the published scores, then randomly perturbed scores."""
+    """Return `number` score functions: first the published ones, then randomly perturbed ones."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
     sums = weights.sum(axis=1, keepdims=True)
@@ -50,9 +50,10 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 
 
 def packings(items: Items, scores: Scores) -> list[list[Copies]]:
-    """Return one packing per score: bins as item counts (K,), and the number of copies of each bin.
+    """Return one packing per score function, as bins with their numbers of copies.
 
-    A bin is copied while enough items remain, because the same steps would fill an equal bin.
+    A filled bin is copied while enough items remain, because the same steps would fill the next bin
+    equally.
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
@@ -80,7 +81,7 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
 
 
 def fillings(items: Items, scores: Scores) -> I64:
-    """Return one filled bin per score, as item counts (V, K)."""
+    """Fill one bin per score function; return its item counts (V, K)."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     idle = np.tile(items.capacity, (len(ways), 1))
@@ -98,8 +99,8 @@ def fillings(items: Items, scores: Scores) -> I64:
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
     """Return the number of items (V,) that one step adds to each bin.
 
-    The number is 1 if few items fit. If hundreds of items fit, scores change little from item to
-    item, so one step adds several items.
+    The number is 1 if few items fit. If hundreds of items fit, several are added at once, because
+    scores then change little from item to item.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)
@@ -108,7 +109,7 @@ def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
 
 
 def _best(items: Items, relative: F64, scores: Scores, ways: I64, left: I64, idle: I64) -> I64:
-    """Return the item type (V,) with the largest score; -1 if no item fits."""
+    """Return for each bin the item type (V,) with the highest score, or -1 if no item fits."""
     fits = (items.sizes <= idle[:, None, :]).all(axis=2) & (left > 0)
     weight, rest = scores.weight[ways], idle / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T

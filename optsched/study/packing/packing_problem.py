@@ -1,4 +1,4 @@
-"""Vector bin packing: pack items with sizes in several dimensions into as few bins as possible."""
+"""Vector bin packing: pack items with sizes in several dimensions into the fewest bins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Items:
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:
-        """Return the item types of an instance, in the order of the instance."""
+        """Convert the item types of an instance to arrays, in the same order."""
         return cls(
             np.array([kind.sizes for kind in problem.kinds], np.int64),
             np.array([kind.number for kind in problem.kinds], np.int64),
@@ -41,11 +41,11 @@ class Items:
 
     @property
     def is_rigid(self) -> Bool:
-        """Item types (K,) with a negative size, which add capacity to their bin."""
+        """Flag (K,): the item type has a negative size, which frees capacity in its bin."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return whether each of the bins (B, K) respects the capacity, as an array (B,)."""
+        """Return a flag (B,): the bin (B, K) respects the capacity."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
@@ -78,17 +78,17 @@ Bin: TypeAlias = "tuple[tuple[int, int], ...]"
 class RepeatedBins(Sequence[Bin]):
     """The bins of a packing in order; equal bins are stored once, with the number of copies.
 
-    Two packings are equal if their copies are equal.
+    Two packings are equal if their `copies` are equal.
     """
 
-    copies: tuple[tuple[Bin, int], ...]  # Distinct bins, and numbers of copies.
+    copies: tuple[tuple[Bin, int], ...]  # (bin, number of copies) of each distinct bin.
 
     def __len__(self) -> int:
         """Return the number of bins."""
         return sum(number for _, number in self.copies)
 
     def __iter__(self) -> Iterator[Bin]:
-        """Yield the bins in order, each bin once per copy."""
+        """Yield the bins in order, each as often as it has copies."""
         return chain.from_iterable(repeat(inside, number) for inside, number in self.copies)
 
     @overload
@@ -96,7 +96,7 @@ class RepeatedBins(Sequence[Bin]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Bin, ...]: ...
     def __getitem__(self, index: int | slice) -> Bin | tuple[Bin, ...]:
-        """Return the bin at an index, or the bins of a slice."""
+        """Return the bin at an index, or the bins in a slice."""
         if isinstance(index, slice):
             return tuple(self)[index]
         left = index + len(self) if index < 0 else index
@@ -108,13 +108,13 @@ class RepeatedBins(Sequence[Bin]):
 
 
 def copies_of(bins: Sequence[Bin]) -> Iterable[tuple[Bin, int]]:
-    """Return the bins of a packing in order, as pairs of a bin and its number of copies."""
+    """Return pairs of a bin and its number of copies, in packing order."""
     return bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A type of equal items: the size in each dimension, and the number of items.
+    """A type of equal items: their size in each dimension and their number.
 
     An item of negative size frees capacity for other items in the same bin.
     """
@@ -128,7 +128,7 @@ class VectorPacking:
     """An instance of vector bin packing."""
 
     name: str
-    capacity: tuple[int, ...]  # Capacity of each bin, by dimension.
+    capacity: tuple[int, ...]  # Capacity of a bin in each dimension.
     kinds: tuple[ItemKind, ...]  # Item types; no two types have the same sizes.
 
     @property
@@ -138,7 +138,10 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Return a lower bound on the number of bins, from the total size in the worst dimension."""
+    """Return a lower bound on the number of bins: the total size, relative to a bin's capacity.
+
+    The bound is the maximum over the dimensions.
+    """
     needed = (
         -(-sum(k.sizes[d] * k.number for k in problem.kinds) // capacity)
         for d, capacity in enumerate(problem.capacity)
@@ -148,7 +151,7 @@ def volume_bound(problem: VectorPacking) -> int:
 
 
 def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
-    """Return a message for each reason why `bins` are not a packing of the instance."""
+    """Return a message for each reason why `bins` is not a feasible packing of the instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
     each = copies_of(bins)

@@ -1,4 +1,4 @@
-"""Pack in a worker process, so that a solver that hangs or crashes does not stop the command."""
+"""Pack in a worker process: a solver that hangs or crashes must not stop the command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_READY: Final = "the solver process did not start"
 
 @dataclass(frozen=True, slots=True)
 class PackingWork:
-    """A packing instance and limits, to be sent to a worker process."""
+    """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
     seconds: float  # Time limit by `clock`, which must be a function of the standard library.

@@ -1,14 +1,14 @@
-"""Patterns (bins of items): pricing as a knapsack problem, or enumeration of few patterns.
+"""Patterns (feasible contents of a bin): pricing as a knapsack problem, or enumeration.
 
-Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
-multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).
-The search decides item after item, by descending |price − λ·size|. A decision against the sign of
-price − λ·size lowers the upper bound by |price − λ·size|, so few search states stay above the
-threshold.
+Pricing finds the bins with the highest total item price, and a proved upper bound on it. With
+multipliers λ for the capacities, no bin has a higher total than
+λ·capacity + Σ max(0, price − λ·size). The search decides one item after the other, by descending
+|price − λ·size|. A decision against the sign of price − λ·size lowers the upper bound by
+|price − λ·size|. Few search states therefore stay above the threshold.
 
-The enumeration lists every possible bin once. Items are sorted by the most selective dimension,
-largest first. A bin is filled item by item in this order, so the items that still fit are a
-contiguous range.
+If there are few enough patterns, all are enumerated. Items are sorted by the most selective
+dimension, largest first, and added to bins in this order. The items that still fit into a bin are
+then a contiguous range.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _SAFE: Final = 1e-7
 class Priced:
     """The result of pricing bins."""
 
-    bins: I64  # Bins (B, K) worth more than the threshold, best first.
-    most: int  # Upper bound on the worth of any bin.
-    # True if the search was complete. After a complete search, `most` is the worth of the best bin,
-    # or the threshold if no bin exceeds the threshold.
+    bins: I64  # Bins (B, K) with a total price above the threshold, best first.
+    most: int  # Upper bound on the total price of any bin.
+    # True if the search was complete. `most` is then the total price of the best bin, or the
+    # threshold if no bin exceeds it.
     is_exact: bool
 
 
 def best_bins(
     items: Items, prices: I64, above: int, most_bins: int, is_late: Callable[[], bool]
 ) -> Priced:
-    """Return bins worth more than `above`, and an upper bound on the worth of every bin.
+    """Return bins with a total price above `above`, and an upper bound for all bins.
 
     Parameters
     ----------
     items
         The available items.
     prices
-        (K,) non-negative integer price of each item type.
+        Non-negative integer price (K,) of each item type.
     above
-        Threshold on the worth of returned bins.
+        Threshold on the total price of returned bins.
     most_bins
-        Maximum number of bins returned.
+        Maximum number of returned bins.
     is_late
-        A function that the search calls repeatedly. If `is_late` returns True, the search ends
-        without a proof.
+        A function that the search calls repeatedly; when it returns True, the search stops without
+        a proof.
 
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
@@ -106,10 +106,10 @@ def _choose_items(
     wanted: float,
     is_late: Callable[[], bool],
 ) -> tuple[Choices, bool]:
-    """Return the choices (B, n) of n items, and whether the search was complete.
+    """Return bins as flags (B, n) of chosen items, and whether the search was complete.
 
-    The search is breadth-first. A choice is returned if its upper bound on the worth is at least
-    `wanted`. `bound` is the upper bound for all choices.
+    The search is breadth-first. A bin is returned if the upper bound on its total price is at least
+    `wanted`. `bound` is the upper bound for all bins.
     """
     ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
     freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
@@ -149,13 +149,13 @@ _AT_ONCE: Final = 1_000_000
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool:
-    """A pool of P bins of up to W items."""
+    """A pool of P bins with up to W items each."""
 
-    inside: Kinds  # Types (P, W) of the items of each bin, padded with `num_kinds`.
+    inside: Kinds  # Types (P, W) of the items in each bin, padded with `num_kinds`.
     num_kinds: int  # Number of item types, K.
 
     def worth(self, prices: Prices) -> Prices:
-        """Return the worth (P,) of bins at item prices (K,)."""
+        """Return the total price (P,) of each bin at item prices (K,)."""
         padded: Prices = np.append(prices, prices.dtype.type(0))
         total: Prices = padded[self.inside[:, 0]]
         for column in self.inside.T[1:]:
@@ -170,7 +170,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins like the function `best_bins`; the best bin of each item type comes first."""
+        """Return bins like the function `best_bins`, starting with the best bin of each type."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
@@ -191,7 +191,7 @@ class Pool:
         return list(self.counts(np.arange(len(self.inside))))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
-        """Return up to `most` bins of remaining items that are worth more than `above`, best first.
+        """Return up to `most` bins of remaining items with a total price above `above`, best first.
 
         `left` (K,) is the number of remaining items of each type.
         """
@@ -204,7 +204,7 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """Return all non-empty bins, or None for too many bins or if `is_late` returns True."""
+    """Return all non-empty bins; None if there are too many or `is_late` returns True."""
     if items.most_in_a_bin.sum() > _MOST_KINDS:
         return None
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
@@ -215,8 +215,7 @@ def full_bins(
 ) -> Pool | None:
     """Return all bins of up to `most_items` items that leave at most `waste` (D,) unused.
 
-    Returns None if no bin meets these limits, if there are too many bins, or if `is_late` returns
-    True.
+    Returns None if there is no such bin, if there are too many, or if `is_late` returns True.
     """
     if items.most_in_a_bin.sum() > _MOST_KINDS:
         return None
@@ -224,7 +223,7 @@ def full_bins(
 
 
 class _Growth:
-    """An enumeration of bins in ascending order of the number of items."""
+    """Enumerates bins in ascending order of their number of items."""
 
     def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
         self._kinds = len(items.number)
@@ -242,9 +241,9 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items, or None if no bin exists.
+        """Return the bins with up to `most_items` items.
 
-        The method also returns None if there are too many bins, or if `is_late` returns True.
+        Returns None if there is no bin, if there are too many, or if `is_late` returns True.
         """
         last, idle = np.full(1, -1), self._capacity[None, :]
         inside = np.zeros((1, 0), np.int16)
@@ -271,9 +270,9 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _add_one_item(self, last: I64, idle: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, idle capacity) of bins with one more item, or None if too many.
+        """Extend bins by one item; return parents, added items and idle capacities as arrays.
 
-        The method also returns None if `is_late` returns True.
+        Returns None if there are too many bins or if `is_late` returns True.
         """
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
@@ -291,14 +290,14 @@ class _Growth:
         return parent, item, left
 
     def _improves_pool(self, idle: I64) -> Bool:
-        """Return whether the idle capacity of each bin is non-negative and at most the waste."""
+        """Return whether each bin's idle capacity is non-negative and at most the allowed waste."""
         wanted = (idle >= 0).all(axis=1)
         if self._waste is not None:
             wanted &= (idle <= self._waste).all(axis=1)
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """Yield batches of (bin, item) pairs that fit in the most selective dimension."""
+        """Yield batches of (bin, item) index arrays that fit in the most selective dimension."""
         num = len(self._kind)
         most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

@@ -50,12 +50,12 @@ _NEXT_TO_NOTHING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """A packing, a lower bound, and the steps that found the packing and the bound."""
+    """A packing and a lower bound, with the methods that found them."""
 
-    bins: Sequence[Bin]  # The packing, which `wrong_with_bins` has checked.
+    bins: Sequence[Bin]  # The packing, as checked by `wrong_with_bins`.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # The reason why the search ended; empty while the search runs.
-    # Names of the steps that found the bins and that proved the bound.
+    # Names of the methods that found the packing and the bound.
     found_by: str = ""
     bound_by: str = ""
 
@@ -72,7 +72,7 @@ def solve_packing(
     seed: int = 0,
     report: Callable[[PackingResult], None] = lambda result: None,
 ) -> PackingResult:
-    """Return the packing with the fewest bins that is found within `seconds`.
+    """Search for a packing with the fewest bins for up to `seconds`.
 
     Raises ValueError if an item does not fit into an empty bin.
 
@@ -83,7 +83,7 @@ def solve_packing(
     clock
         Function that returns a time in seconds, for example `time.monotonic`.
     seconds
-        Time limit; the last step may exceed the limit.
+        Time limit; the last step may exceed it.
     seed
         Seed of the random numbers that perturb scores.
     report
@@ -107,7 +107,7 @@ def quick_packing(problem: VectorPacking) -> PackingResult:
 
 
 class _Search:
-    """The search on one instance, with the best packing and the best bound so far."""
+    """A search for one instance, with the best packing and the best bound so far."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or the time is over; return why the search ended."""
+        """Search until the bound is met or the time limit; return why the search ended."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._pack_full_bins, self._generate_columns, self._search_columns):
@@ -147,7 +147,7 @@ class _Search:
 
     @property
     def _num_best(self) -> int:
-        """Number of bins of the best packing."""
+        """Number of bins in the best packing."""
         return _count_bins(self.best)
 
     def _is_late(self) -> bool:
@@ -158,9 +158,9 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Remove surplus items from a packing; accept the packing if it has fewer bins than `best`.
+        """Remove surplus items from a packing; accept it if it has fewer bins than the best.
 
-        An accepted packing contains all items.
+        A packing that lacks items or exceeds the capacity is not accepted.
         """
         left = self._items.number.copy()
         trimmed: list[Copies] = []
@@ -184,7 +184,7 @@ class _Search:
     # --- nearly full bins ------------------------------------------------------------------------
 
     def _pack_full_bins(self) -> None:
-        """Pack with nearly full bins only, if the volume bound allows almost no unused capacity."""
+        """Pack with nearly full bins only, if the bound leaves almost no unused capacity."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -217,7 +217,7 @@ class _Search:
     # --- integer solutions -----------------------------------------------------------------------
 
     def _search_columns(self) -> None:
-        """Alternate dives and integer programs over columns until the time limit."""
+        """Alternate diving and integer programs over the columns until the time limit."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
@@ -232,7 +232,7 @@ class _Search:
     def _choose(
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
-        """Cover the remaining items by the fewest bins, in addition to the fixed bins."""
+        """Cover the remaining items with the fewest bins, in addition to the fixed bins."""
         from optsched.study.packing.covering import Need, fewest_columns
 
         num_fixed = _count_bins(fixed)
@@ -249,7 +249,7 @@ class _Search:
                 return
 
     def _dive(self, noise: float) -> None:
-        """Repeatedly fix the most used columns and solve again, until all items are packed."""
+        """Fix the most used columns and re-solve the linear program, until all items are packed."""
         left = self._items.number.copy()
         fixed: list[Copies] = []
         while left.any() and not self._is_late():
@@ -277,5 +277,5 @@ class _Search:
 
 
 def _count_bins(bins: Iterable[Copies]) -> int:
-    """Return the number of bins of a packing."""
+    """Return the number of bins in a packing."""
     return sum(copies for _, copies in bins)

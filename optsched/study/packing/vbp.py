@@ -1,9 +1,9 @@
-"""Vector bin packing instances in `.vbp` files.
+"""Read vector bin packing instances from `.vbp` files, and write packings.
 
-A file lists the number of dimensions, the capacities, and the number of rows. Each row has the
+A file lists the number of dimensions, the capacities and the number of rows. Each row contains the
 sizes of an item and the number of items with these sizes. VPSolver (Brandão and Pedroso) and the
-Vectorpack instances (Mommessin et al.) use this format. In some instances, items have negative
-sizes. An item of negative size frees capacity for other items in the same bin.
+Vectorpack instances (Mommessin et al.) use this format. Some instances contain items of negative
+size, which free capacity for other items in the same bin.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 KIND: Final = "Packing"
 LIST_KIND: Final = "PackingList"
 MOST_LISTED: Final = 100_000
-"""Greatest number of items for which a document lists the items of every bin."""
+"""Maximum number of items for which a document lists the items of every bin."""
 
 
 def packing_document(
     instance: VbpInstance, bins: Sequence[Bin], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the JSON document of one packing.
+    """Return the JSON document that describes a packing.
 
     Parameters
     ----------
     instance
         The packed instance.
     bins
-        The bins of the packing, as pairs of item type and number. Copies of a bin take up memory
-        and time once, unless the instance has at most `MOST_LISTED` items.
+        The bins of the packing. Equal bins cost memory and time once, unless the instance has at
+        most `MOST_LISTED` items.
     result
-        The number of bins, its bound and its source.
+        The number of bins, the lower bound and the methods that found them.
     made
         The settings that are needed to reproduce the packing.
 
@@ -55,7 +55,7 @@ def packing_document(
     distinct = list(_distinct_bins(instance, bins))
     listed: dict[str, Any] = {}
     if problem.num_items <= MOST_LISTED:
-        # For each bin, the sorted row numbers (in the file) of its items.
+        # For each bin, the sorted row numbers of its items in the file.
         listed["bins"] = [
             [row for row, number in inside for _ in range(number)]
             for inside, copies in distinct
@@ -71,7 +71,7 @@ def packing_document(
             "items": problem.num_items,
         },
         "result": dict(result),
-        # Each distinct bin: the number of its copies, and the number of its items of each row.
+        # For each distinct bin, its number of copies and its number of items from each row.
         "distinctBins": [
             {"copies": copies, "items": [{"row": r, "number": n} for r, n in inside]}
             for inside, copies in distinct
@@ -82,10 +82,10 @@ def packing_document(
 
 
 def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple[Bin, int]]:
-    """Yield bins as pairs (row number, number of items) with their copies, in order.
+    """Yield each bin as pairs (row number, number of items) with its number of copies, in order.
 
-    The items of a type come from the rows with its sizes, in the order of the rows. A bin that is
-    copied is yielded several times if its items come from different rows.
+    The items of a type are taken from the rows with its sizes, in row order. Copies of a bin are
+    yielded separately if their items come from different rows.
     """
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[list[int]]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     for inside, copies in copies_of(bins):
         left = copies
         while left:
-            # As many copies as the current rows hold, or one copy whose items end a row.
+            # Take as many copies as the current rows can supply, or one copy that spans rows.
             whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
             taken = Counter[int]()
             for k, number in inside:
@@ -114,7 +114,7 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
 
 
 def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one document that lists several packings; a single document is returned unchanged."""
+    """Combine several packing documents into a list; a single document is returned unchanged."""
     if len(documents) == 1:
         return dict(documents[0])
     return {"apiVersion": API_VERSION, "kind": LIST_KIND, "items": list(documents)}
@@ -128,22 +128,22 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 class VbpInstance:
     """A packing instance as read from a file."""
 
-    problem: VectorPacking  # The problem, in which rows with the same sizes are one item type.
-    rows: tuple[ItemKind, ...]  # Rows of the file, in file order.
-    sha256: str  # SHA-256 digest of the text.
+    problem: VectorPacking  # The problem; rows with the same sizes are merged to one item type.
+    rows: tuple[ItemKind, ...]  # The rows of the file, in order.
+    sha256: str  # SHA-256 digest of the file content.
 
 
 def read_vbp(file: Path) -> VectorPacking:
-    """Return the packing instance in a file, where items with the same sizes are one item type.
+    """Read a packing instance from a file; rows with the same sizes become one item type.
 
     Raises InstanceError if the file cannot be read or an item does not fit into an empty bin. The
-    error message names the file, the line, the invalid text and the accepted values.
+    message names the file, the line, the invalid text and the accepted values.
     """
     return parse_vbp(text_of(file), file.stem, str(file))
 
 
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
-    """Return the packing instance in a text, where items with the same sizes are one item type.
+    """Parse a packing instance; rows with the same sizes become one item type.
 
     Raises InstanceError if the text is invalid, as in `read_vbp`.
 
@@ -154,14 +154,14 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     name
         Name of the instance.
     where
-        File name for error messages; the default is `name`.
+        File name for error messages, by default `name`.
 
     """
     return parse_instance(text, name, where).problem
 
 
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
-    """Return the packing instance in a text, together with the original rows.
+    """Parse a packing instance and keep the original rows.
 
     Raises InstanceError if the text is invalid, as in `read_vbp`.
     """
@@ -182,7 +182,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
         raise InstanceError(f"{where or name}: there is no item")
     wrong = []
     for d, most in enumerate(capacity):
-        # Items of negative size free capacity, so a larger item may fit.
+        # Items of negative size free capacity, and an item larger than the bin may then fit.
         if min(row.sizes[d] for row in rows) < 0:
             continue
         for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
@@ -199,15 +199,15 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file on disk for a path of `read_vbps`: a `.vbp` file or an archive."""
+    """Return the file that `read_vbps` opens for a path: a `.vbp` file or an archive."""
     return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
 
 
 def is_vbp(path: str) -> bool:
     """Return whether a path names a `.vbp` file, or `.vbp` files in an archive.
 
-    The path `instances.tar.gz` names all instances of an archive. The path
-    `instances.tar.gz/class1_20_*` names all instances that match the pattern.
+    The path `instances.tar.gz` names all instances in an archive. The path
+    `instances.tar.gz/class1_20_*` names the instances that match the pattern.
     """
     if path.endswith(SUFFIX):
         return True
@@ -216,9 +216,9 @@ def is_vbp(path: str) -> bool:
 
 
 def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
-    """Return the instance in a file, or the matching instances in an archive, sorted by name.
+    """Read the instance in a file, or the matching instances in an archive, sorted by name.
 
-    Raises InstanceError if a file is invalid, as in `read_vbp`, or if no file of the archive
+    Raises InstanceError if a file is invalid, as in `read_vbp`, or if no file in the archive
     matches.
     """
     archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
@@ -255,7 +255,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _members(archive: Path, wanted: str) -> Iterator[str]:
-    """Yield the names in an archive whose full path, file name or stem matches a pattern."""
+    """Yield the archive members whose full path, file name or stem matches a pattern."""
     try:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]

@@ -1,1 +1,1 @@
-"""Predictions for gangs: queue position, expected start, and effects of hypothetical jobs."""
+"""Predictions for gangs: queue position, expected start, and the effects of hypothetical jobs."""

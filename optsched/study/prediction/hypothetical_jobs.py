@@ -1,6 +1,6 @@
-"""Predict when hypothetical jobs would start by running a session on a cluster with these jobs.
+"""Predict when hypothetical jobs would start, by running a session on a cluster with these jobs.
 
-Another session runs on the cluster without these jobs, to find which other gangs the jobs affect.
+Another session runs on the cluster without the jobs, to find which other gangs they affect.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 
 class Start(StrEnum):
-    """The time at which a gang would start.
+    """When a gang would start.
 
-    NOW means that the gang starts in this session. SOON means that the gang starts after
-    terminating pods and victims have released their resources. LATER means that the gang can start
-    only in a later session. NEVER means that the gang does not fit on the present nodes.
+    - NOW: in this session.
+    - SOON: after terminating pods and victims have released their resources.
+    - LATER: only in a later session.
+    - NEVER: the gang does not fit on the current nodes.
     """
 
     NOW = "now"
@@ -60,36 +61,35 @@ class Prediction:
 
     gang: str
     start: Start
-    num_pods: int  # Number of pods of the gang.
-    places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
+    num_pods: int  # Number of pods in the gang.
+    places: Mapping[str, str]  # The node of each pod that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # The reason why pods of the gang wait; None if no pod waits.
-    # Expected start of a waiting gang, from the known end times of running pods; None if unknown.
+    reason: Reason | None = None  # Why pods of the gang are pending; None if no pod is.
+    # Expected start of a pending gang, from the known end times of running pods; None if unknown.
     expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Predicted starts of the added gangs, and the other gangs whose starts change."""
+    """The predictions for the added gangs, and the other gangs that they affect."""
 
     taken_ms: int  # Time of the snapshot.
     added: tuple[Prediction, ...]
-    # `starts_no_more` lists the other gangs that start now only without the added objects.
-    # `starts_too` lists the other gangs that start now only with the added objects.
+    # Other gangs that start now only without the added objects (`starts_no_more`) or only with them
+    # (`starts_too`).
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
-    problems: tuple[ObjectProblem, ...] = ()  # Problems of the cluster and of the added objects.
+    problems: tuple[ObjectProblem, ...] = ()  # Problems with the cluster's and the added objects.
 
 
 @dataclass(frozen=True)
 class Added:
     """The hypothetical objects that are added to the cluster."""
 
-    # Added pods and PodGroups must not exist in the cluster. Other objects may replace existing
-    # objects.
+    # The pods and PodGroups must not exist in the cluster. Other objects may replace existing ones.
     objects: Sequence[Manifest]
-    # Pods that a controller creates after the added PodGroup is enqueued, by PodGroup key.
+    # Pods that a controller creates after an added PodGroup is enqueued, keyed by PodGroup.
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
 
 
@@ -104,18 +104,18 @@ class Clash(Exception):
 
 
 def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSettings) -> Predictions:
-    """Return predictions for a cluster in which objects are added or replaced.
+    """Predict the effects of adding or replacing objects in a cluster.
 
     Raises Clash if an added pod or PodGroup already exists in the cluster.
 
     Parameters
     ----------
     objects
-        The objects of the cluster, from `kube.capture` or a file.
+        The cluster's objects, from `kube.capture` or a file.
     added
         The objects to add.
     settings
-        The policy, and the dependencies of a session.
+        The policy, session dependencies and decoding options.
 
     """
     before = assemble(objects, settings.options).snapshot
@@ -123,7 +123,7 @@ def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSetti
 
 
 class _Predictor:
-    """A single prediction: the cluster merged with the added objects, and the sessions on it."""
+    """One prediction: merges the added objects into the cluster and runs sessions on the result."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, settings: PredictionSettings, now_ms: int
@@ -149,8 +149,8 @@ class _Predictor:
     def predict_starts(self, before: Snapshot) -> Predictions:
         """Return the predictions; `before` is the snapshot without the added objects."""
         base = run_session(before, self._settings.policy, self._settings.context).plan
-        # Gangs that the plan does not enqueue, with their reasons. Controllers do not create pods
-        # for these gangs.
+        # Gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
+        # them.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -180,7 +180,7 @@ class _Predictor:
         )
 
     def _run_session(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
-        """Return the decoded objects, and the plan of a session on these objects."""
+        """Decode the objects and run a session on them; return the decoded cluster and the plan."""
         settings = self._settings
         read = assemble(objects, settings.options, self._now_ms)
         return read, run_session(read.snapshot, settings.policy, settings.context).plan
@@ -188,7 +188,7 @@ class _Predictor:
     # --- pods that controllers create ------------------------------------------------------------
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
-        """Yield the objects and the pods that controllers create, except for gangs in `outside`."""
+        """Yield the merged objects, without the controller-created pods of gangs in `outside`."""
         unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
         for obj in self._merged:
             key = key_of(obj)
@@ -202,7 +202,7 @@ class _Predictor:
     def _predict_gang(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Prediction:
-        """Return the prediction for a gang from the actions and reasons of a plan."""
+        """Derive the prediction for a gang from a plan's actions and pending reasons."""
         bound, kept = _nodes_of(plan, gang, Allocate), _nodes_of(plan, gang, Nominate)
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
@@ -220,12 +220,12 @@ class _Predictor:
         )
 
     def _add_expected_starts(self, found: Sequence[Prediction], plan: Plan) -> Iterator[Prediction]:
-        """Yield the predictions, with expected starts for gangs that still wait after the plan."""
+        """Yield the predictions; add the expected start if the gang is pending after the plan."""
         waiting = {prediction.gang for prediction in found if prediction.start is Start.LATER}
         if not waiting:
             yield from found
             return
-        # After the plan is executed, placed pods run, and victims are deleted or moved.
+        # Execute the plan: placed pods run, and victims are deleted or moved.
         node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
         evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
         done: list[Manifest] = []
@@ -247,16 +247,15 @@ class _Predictor:
             yield replace(prediction, expected=reservation if is_known else None)
 
     def _check_empty_cluster(self, prediction: Prediction) -> Prediction:
-        """Return the prediction, changed to `NEVER` if the gang cannot start on an empty cluster.
+        """Change the prediction to `NEVER` if the gang cannot start on an empty cluster.
 
-        The empty cluster still has the pods of other schedulers. If the gang could start without
-        the pods of other schedulers, the prediction stays `LATER`, and the reason names these pods.
-        Pods of DaemonSets and static pods are never removed, because their nodes would run these
-        pods again.
+        The empty cluster still contains the pods of other schedulers. If the gang could start
+        without them, the prediction stays `LATER`, and the reason names these pods. DaemonSet pods
+        and static pods are never removed, because their nodes would run them again.
         """
         if prediction.start is not Start.LATER or prediction.expected is not None:
             return prediction
-        # The cluster without other gangs of this scheduler.
+        # Remove this scheduler's other gangs.
         whole = list(self._with_pods())
         gangs = assemble(whole, self._settings.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != prediction.gang for task in gang.tasks}
@@ -284,7 +283,7 @@ class _Predictor:
         return replace(prediction, start=Start.NEVER, reason=alone.reason)
 
     def _predict_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
-        """Return the gang with the given key, and its prediction in the cluster of `objects`."""
+        """Return the gang with the given key, and its prediction in a cluster of `objects`."""
         read, plan = self._run_session(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._predict_gang(gang, plan, read.snapshot, {})
@@ -299,7 +298,7 @@ def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
-    """Return the object with `now_ms` as its creation timestamp."""
+    """Return a copy of the object with `now_ms` as its creation timestamp."""
     return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
 
 
@@ -307,12 +306,12 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 
 
 def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
-    """Return the node of each pod of a gang for which the plan has an action of a kind."""
+    """Return the node of each pod of a gang that the plan binds or nominates, as `kind` states."""
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
 
 
 def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Return the keys of the gangs for which the plan binds pods."""
+    """Return the keys of the gangs of which the plan binds pods."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}

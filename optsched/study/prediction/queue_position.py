@@ -1,4 +1,4 @@
-"""The positions of waiting gangs in their queues, and the expected starts of these gangs."""
+"""The positions of pending gangs in their queues, and their expected starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictionSettings:
-    """The policy, the dependencies of a session, and the options for decoding objects."""
+    """The policy, the session dependencies and the options for decoding objects."""
 
     policy: Policy
     context: SessionContext
@@ -32,12 +32,12 @@ class PredictionSettings:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """Return the identity of an object: the API version and kind, and the key."""
+    """Return the identity of an object: its `apiVersion` and kind, and its key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 
 def key_of(obj: Manifest) -> str:
-    """Return the key of an object: `namespace/name`, or the name of a cluster-scoped object."""
+    """Return the key of an object: `namespace/name`, or only the name if it is cluster-scoped."""
     kind = kind_of(obj)
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
@@ -53,19 +53,19 @@ def is_pod_of(obj: Manifest, keys: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The position of a waiting gang in its queue."""
+    """The position of a pending gang in its queue."""
 
     gang: str
     queue: str
-    # Position in the queue, from 1 for the gang that the next session considers first.
+    # Position in the queue; the next session considers the gang at position 1 first.
     position: int
-    num_waiting: int  # Number of waiting gangs of the queue, including this gang.
-    ahead: tuple[str, ...]  # Keys of the gangs before this gang, in queue order.
+    num_waiting: int  # Number of pending gangs in the queue, including this gang.
+    ahead: tuple[str, ...]  # Keys of the gangs ahead of this gang, in queue order.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The state of a gang; `standing` is None if no pod of the gang waits to start."""
+    """The waiting state of a gang; `standing` is None if the gang has no pending pod."""
 
     since_ms: int
     now_ms: int
@@ -74,7 +74,7 @@ class Waiting:
 
 
 def standings(objects: Sequence[Manifest], settings: PredictionSettings) -> dict[str, Standing]:
-    """Return the queue position of every waiting gang, by gang key."""
+    """Return the queue position of each pending gang, keyed by gang."""
     return _queue_positions(assemble(objects, settings.options).snapshot, settings.policy)
 
 
@@ -86,14 +86,14 @@ def waiting(
     Parameters
     ----------
     objects
-        The objects of the cluster.
+        The cluster's objects.
     key
         Key of the gang.
     pods
-        Pods that a controller creates after the gang is enqueued. The demand of the gang is the sum
-        of their requests.
+        Pods that a controller will create after the gang is enqueued. Their total requests are the
+        gang's demand.
     settings
-        The policy and the decode options.
+        The policy and the decoding options.
 
     """
     snapshot = assemble(objects, settings.options).snapshot
@@ -103,7 +103,7 @@ def waiting(
     standing = _queue_positions(snapshot, settings.policy).get(key)
     reservation = None
     if standing is not None:
-        # Predict the start in the cluster after all pods of the gang have been created.
+        # Predict the start as if all pods of the gang had been created.
         names = {key_of(pod) for pod in pods}
         existing = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
         created: list[Manifest] = [

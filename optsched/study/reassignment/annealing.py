@@ -1,7 +1,7 @@
-"""Simulated annealing: each step adds random noise to the costs of many moves, selects the best.
+"""Simulated annealing: each step adds random noise to the costs of many moves and selects the best.
 
-A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
-temperature), where delta is the change of cost. The machine that minimizes delta minus temperature
+A process moves to a machine with the heat-bath probability, proportional to exp(−delta /
+temperature), where delta is the cost change. The machine that minimizes delta minus temperature
 times Gumbel noise has exactly this distribution.
 """
 
@@ -25,33 +25,33 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Number of best swap partners per process for which the capacity is checked."""
+"""Number of best swap partners per process for which capacity is checked."""
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
 """First and last temperature as multiples of the mean cost change of a shift.
 
-If few processes request most of a resource, reheating saves much cost. At warm temperatures, large
-processes can still swap machines, and small processes then move to fit.
+If a few processes request most of a resource, reheating saves much cost. At moderate temperatures,
+large processes can still swap machines, and small processes then rearrange around them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The moves that one annealing step considers; no style is best for all instances."""
+    """Which moves one annealing step considers; no style is best for all instances."""
 
-    large: float  # Fraction of the processes that are drawn in proportion to their demand.
-    # `swapped` is the number of processes to swap, `against` the number of possible partners.
+    large: float  # Fraction of drawn processes whose probability is proportional to their demand.
+    # `swapped` is the number of processes to swap, `against` the number of candidate partners.
     swapped: int
     against: int
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The two styles; the second style is better if few processes request most of a resource."""
+"""The two styles; the second is better if a few processes request most of a resource."""
 
 
 class Annealing:
-    """Simulated annealing of an assignment state, which keeps the best assignment."""
+    """Simulated annealing of an assignment; `best` is the best assignment so far."""
 
     def __init__(self, state: AssignmentState, style: Style, random: np.random.Generator) -> None:
         self.state = state
@@ -67,7 +67,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply the selected shifts and swaps."""
+        """Evaluate thousands of shifts and swaps, and apply the selected ones."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -105,7 +105,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes; the fraction `Style.large` of the draws is by size."""
+        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -116,7 +116,7 @@ class Annealing:
         return np.unique(np.concatenate([large, self._order[self._next - more : self._next]]))
 
     def _noise_for(self, values: F64) -> F64:
-        """Return Gumbel noise in the shape of an array."""
+        """Return Gumbel noise with the same shape as `values`."""
         start = int(self._random.integers(_NOISE - values.size))
         return self._noise[start : start + values.size].reshape(values.shape)
 
@@ -124,10 +124,10 @@ class Annealing:
 def temperature_schedule(
     instance: Instance, limits: tuple[float, float]
 ) -> Callable[[float], float]:
-    """Return the temperature as a function of the fraction of time spent.
+    """Return the temperature as a function of the elapsed fraction of the time.
 
-    `limits` are the first and the last temperature, such as `COOLING`. The unit is the mean
-    absolute cost change over sampled shifts of the initial assignment.
+    `limits` are the first and the last temperature, such as `COOLING`. Their unit is the mean
+    absolute cost change of sampled shifts of the initial assignment.
     """
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))

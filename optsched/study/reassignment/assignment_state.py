@@ -1,10 +1,10 @@
-"""An instance of machine reassignment as arrays, and the state of an assignment during a search.
+"""A machine reassignment instance as arrays, and the state of an assignment during a search.
 
 Axes: P processes, M machines, R resources, C cost terms, S services, L locations, N neighbourhoods.
 Integers are stored as float64, which is exact below 2**53.
 
-A move updates the state incrementally. Moves are evaluated in batches. A batch contains the shifts
-of some processes to all machines, or the swaps between two sets of processes.
+A move updates the state incrementally. Moves are evaluated in batches: shifts of some processes to
+all machines, or swaps between two sets of processes.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 EXACT: Final = float(2**53)
-"""Integers below this limit are exact in float64."""
+"""Integers below this limit are represented exactly in float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
     """A machine reassignment instance as arrays.
 
-    Cost term c is `weight[c] · max(0, Σ demand[c, processes on m] − spare[c, m])` on each machine
-    m. The load cost of a resource is a term whose spare amount is the safety capacity. A balance
-    cost is a term whose demand may be negative.
+    On each machine m, cost term c is `weight[c] · max(0, Σ demand[c, processes on m] − spare[c,
+    m])`. For the load cost of a resource, the spare amount is the safety capacity. For a balance
+    cost, the demand may be negative.
     """
 
     # Requests (R, P) of each process; `lasting` is zero for transient resources.
     request: F64
     lasting: F64
     # Capacity (R, M) minus the transient requests of all processes that initially run on the
-    # machine. A process still occupies these transient resources after the process moves away.
+    # machine. These processes occupy transient resources of the machine even after they move away.
     capacity: F64
     # Demand (C, P), spare amounts (C, M) and weights (C,) of the cost terms.
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # Cost (P, M) of moving a process to a machine, except the service move cost.
+    move_cost: F64  # Cost (P, M) of moving a process to a machine, without the service move cost.
     # Service and initial machine (P,) of each process.
     service: I64
     initial: I64
@@ -55,10 +55,12 @@ class Instance:
     location: I64
     neighbourhood: I64
     min_locations: I64  # Minimum number (S,) of locations in which each service must run.
-    # For each service, the sorted services on which the service depends, and its sorted dependents.
+    # For each service, the services on which it depends, and the services that depend on it; both
+    # sorted.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float  # Cost per moved process of the service with the most moved processes.
+    # Weight of the maximum, over services, of the number of moved processes of a service.
+    service_weight: float
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -66,7 +68,7 @@ class Instance:
 
     @classmethod
     def from_problem(cls, problem: Reassignment) -> Instance:
-        """Return the arrays of an instance.
+        """Convert an instance to arrays.
 
         Raises ValueError if the instance has no process, no machine or no resource, or if costs may
         exceed the range in which float64 is exact.
@@ -85,7 +87,7 @@ class Instance:
         own = np.array([p.move_cost for p in problem.processes], np.float64)[:, None]
         move_cost = problem.machine_weight * between + problem.process_weight * own
         move_cost[np.arange(len(initial)), initial] = 0
-        # Pairs of a service and another service on which the service depends.
+        # Pairs (service, service on which it depends).
         pairs = [
             (s, d)
             for s, service in enumerate(problem.services)
@@ -118,7 +120,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Whether each service (S,) has dependencies, dependents or a minimum of two locations."""
+        """Flag (S,): the service has dependencies or dependents, or must span several locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -134,7 +136,7 @@ class Instance:
 
 
 def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, spare amount and weight of the cost terms with positive weights.
+    """Return the demands, spare amounts and weights of the cost terms with a positive weight.
 
     If no weight is positive, the first term is returned.
     """
@@ -153,12 +155,12 @@ def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
 
 
 def _numbered(names: Sequence[int]) -> I64:
-    """Return each name as an index from 0, in ascending order of the names."""
+    """Replace each name by its index in the sorted list of distinct names."""
     return np.unique(np.array(names, np.int64), return_inverse=True)[1].astype(np.int64)
 
 
 def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, ...]:
-    """Return the sorted partners of each of `number` services in pairs of services."""
+    """Return for each of `number` services the sorted services with which it forms a pair."""
     found: list[set[int]] = [set() for _ in range(number)]
     for service, other in pairs:
         found[service].add(other)
@@ -166,7 +168,7 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number of moved processes of each service, `number` (S,), and the maximum, `most`."""
+    """The number of moved processes of each service, `number` (S,), and its maximum `most`."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
@@ -182,7 +184,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) without one service, which has `moved` (K,) moved processes."""
+        """Return the maximum (K,) over all services but one, which has `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -190,7 +192,7 @@ class _MovedProcesses:
 
 
 class AssignmentState:
-    """A feasible assignment of an instance, its cost, and the cost of each move.
+    """A feasible assignment, with its cost and the cost changes of moves.
 
     `machine_of` (P,) is the machine of each process. `cost` is the total cost. `excess` (C, M) is
     the demand minus the spare amount of each cost term. `slack` (R, M) is the idle capacity.
@@ -225,7 +227,7 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """Return the change of cost (K, M) of moving each of K processes to each machine.
+        """Return the cost change (K, M) of moving each of K processes to each machine.
 
         The change is 0 for the current machine and infinite for an infeasible move.
         """
@@ -240,8 +242,8 @@ class AssignmentState:
         away -= self.term_cost[current] + move_cost[rows, current]
         delta += away[:, None]
         delta += move_cost
-        # A shift may also change the maximum number of moved processes per service, which has a
-        # cost.
+        # A shift may also change the maximum number of moved processes per service, and thus the
+        # service move cost.
         initial, moved = (
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
@@ -257,7 +259,7 @@ class AssignmentState:
         return delta
 
     def _may_shift(self, processes: I64, current: I64) -> Bool:
-        """Return whether each process may move from `current` (K,) to each machine, as (K, M)."""
+        """Return a flag (K, M): the process may move from `current` (K,) to the machine."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])
@@ -280,10 +282,10 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """Return the cost changes (K, Q) of swaps between K `processes` and Q `others`.
+        """Return the cost change (K, Q) of swapping each of K `processes` with each of Q `others`.
 
-        The change has no meaning for two processes on the same machine. The change excludes the
-        service move cost.
+        The change excludes the service move cost. It is meaningless for two processes on the same
+        machine.
         """
         instance = self.instance
         machines, other_machines = self.machine_of[processes], self.machine_of[others]
@@ -303,7 +305,7 @@ class AssignmentState:
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
-        """Return the weighted sum over cost terms of the positive excess, which is overwritten."""
+        """Return the positive excess summed over weighted cost terms; `excess` is overwritten."""
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
@@ -311,8 +313,8 @@ class AssignmentState:
     def may_swap(self, processes: I64, others: I64) -> Bool:
         """Return whether each process may swap with the process in `others` at the same index.
 
-        The method checks only the capacity, and that no two processes of a service share a machine.
-        The method `swap` checks the other constraints.
+        Only the capacity is checked, and that no two processes of a service share a machine. `swap`
+        checks the other constraints.
         """
         machines, other_machines = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, machines))
@@ -327,11 +329,11 @@ class AssignmentState:
         return found
 
     def _released_load(self, processes: I64) -> F64:
-        """Return the idle capacity (R, K) of each process's machine without the process."""
+        """Return the idle capacity (R, K) that each process's machine would have without it."""
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
 
     def _added_load(self, processes: I64, machines: I64) -> F64:
-        """Return the capacity (R, K) that each process takes on the machine at the same index."""
+        """Return the capacity (R, K) that each process would use on the machine at its index."""
         instance = self.instance
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
@@ -341,7 +343,7 @@ class AssignmentState:
     def shift(self, p: int, machine: int) -> bool:
         """Move a process to a machine where it fits.
 
-        Returns False and changes nothing if a constraint on services forbids the move.
+        Returns False and changes nothing if a service constraint forbids the move.
         """
         service, current = int(self.instance.service[p]), int(self.machine_of[p])
         if self._on[service, machine]:
@@ -355,7 +357,7 @@ class AssignmentState:
     def swap(self, p: int, q: int) -> bool:
         """Swap two processes for which `may_swap` is True.
 
-        Returns False and changes nothing if a constraint on services forbids the swap.
+        Returns False and changes nothing if a service constraint forbids the swap.
         """
         first, second = int(self.machine_of[p]), int(self.machine_of[q])
         self.move(p, second)
@@ -368,7 +370,7 @@ class AssignmentState:
         return False
 
     def _is_sound(self, service: int) -> bool:
-        """Return whether a service meets its constraints on locations and dependencies."""
+        """Return whether a service meets its location and dependency constraints."""
         if not self.instance.is_bound[service]:
             return True
         if self._spread[service] < self.instance.min_locations[service]:
@@ -426,7 +428,7 @@ class AssignmentState:
 
 
 def sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
-    """Return the sums (*, M) by machine of the amounts (*, P) of processes."""
+    """Sum the amounts (*, P) of processes per machine; return an array (*, M)."""
     rows = [np.bincount(machine_of, row, num_machines) for row in amounts]
     return np.array(rows, np.float64).reshape(len(amounts), num_machines)
 
@@ -438,7 +440,7 @@ def _all_resources(true: Bool) -> Bool:
 
 
 def _counts(num_rows: int, rows: I64, num_columns: int, columns: I64) -> I64:
-    """Return a matrix with the number of occurrences of each pair (row, column)."""
+    """Return a matrix with the number of occurrences of each (row, column) pair."""
     counts = np.zeros((num_rows, num_columns), np.int64)
     np.add.at(counts, (rows, columns), 1)
     return counts

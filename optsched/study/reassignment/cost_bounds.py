@@ -1,15 +1,15 @@
 """Lower bounds on the cost of every assignment, from dual prices of demand and of capacity.
 
 Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
-m], where takes is the amount of a resource that the process takes on the machine. Let 0 ≤ a[c, m] ≤
-weight[c] and b ≥ 0. The cost of every feasible assignment is then at least the payments of all
-processes on their cheapest machines, minus Σ a·spare and Σ b·capacity.
+m], where takes is the amount of a resource that the process uses on the machine. Let 0 ≤ a[c, m] ≤
+weight[c] and b ≥ 0. Then every feasible assignment costs at least the sum of what the processes pay
+on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
-weight times excess" and "use at most the capacity". The bound of the challenge is the case b = 0,
-where a is equal to weight or to 0 on all machines for each resource.
+weight times excess" and "use at most the capacity". The challenge's own bound is the special case
+b = 0, where for each resource a is weight or 0 on all machines.
 
-Prices are integer multiples of a power of two, so that float64 sums of prices are exact.
+Prices are integer multiples of a power of two, which makes float64 sums of prices exact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
 _LARGEST: Final = 4
-"""Maximum price of capacity, as a multiple of the largest weight of a cost term."""
+"""Maximum price of capacity, as a multiple of the largest cost term weight."""
 
 _PATIENCE: Final = 20
 
@@ -42,10 +42,10 @@ class Prices:
 
 
 def usual_prices(instance: Instance) -> Prices:
-    """Return the prices of the challenge's own bound.
+    """Return the prices that give the challenge's own bound.
 
-    A cost term has its weight as price if the total demand exceeds the total spare amount. Other
-    prices are zero.
+    The price of a cost term is its weight if the total demand exceeds the total spare amount. All
+    other prices are zero.
     """
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
@@ -53,7 +53,7 @@ def usual_prices(instance: Instance) -> Prices:
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
-    """Return the lower bound that the prices prove, rounded up; any prices prove a valid bound."""
+    """Return the lower bound that the prices prove, rounded up; any prices give a valid bound."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.capacity).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
@@ -67,9 +67,9 @@ def bound_of(instance: Instance, prices: Prices) -> int:
 def better_prices(
     instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
 ) -> Prices:
-    """Return prices that prove a higher bound, by subgradient steps with Polyak's step length.
+    """Return prices that prove a higher bound, found by subgradient steps with Polyak's step size.
 
-    `cost` is the target cost of the step length.
+    `cost` is the target value in Polyak's rule.
     """
     possible, best, best_value = _possible(instance), prices, -np.inf
     pace, since, top = 1.0, 0, _top(instance)
@@ -86,7 +86,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = sum_by_machine(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = sum_by_machine(machine_of, takes, instance.num_machines) - instance.capacity
-        # A price at its limit cannot move further, so it does not count in the step length.
+        # A price at its limit cannot move further and must not affect the step length.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0
@@ -106,7 +106,7 @@ def _top(instance: Instance) -> float:
 
 
 def _possible(instance: Instance) -> Bool:
-    """Return whether each process alone fits on each machine (P, M)."""
+    """Return a flag (P, M): the process alone fits on the machine."""
     is_within = instance.request[:, :, None] <= instance.capacity[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True
@@ -114,7 +114,7 @@ def _possible(instance: Instance) -> Bool:
 
 
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
-    """Return the lower bound that prices prove, and the cheapest machine (P,) of each process."""
+    """Return the lower bound that prices prove, and each process's cheapest machine (P,)."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
     pays += instance.request.T @ prices.capacity
     rows, home = np.arange(instance.num_processes), instance.initial

@@ -1,4 +1,4 @@
-"""A CP-SAT model that reassigns some processes to some machines; other processes are fixed."""
+"""A CP-SAT model that reassigns some processes to some machines; all others are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """Limits of a solve: wall-clock seconds or None, deterministic time, and random seed."""
+    """Solver settings: wall-clock limit in seconds or None, deterministic limit, random seed."""
 
     seconds: float | None
     effort: float
@@ -27,7 +27,10 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class ReassignmentSolution:
-    """The machine (P,) of each process, a flag for proved optimality, and deterministic time."""
+    """The machine (P,) of each process, whether it is proved optimal, and the time it took.
+
+    `effort` is in CP-SAT deterministic time.
+    """
 
     machine_of: I64
     is_best: bool
@@ -37,10 +40,10 @@ class ReassignmentSolution:
 def reassign(
     instance: Instance, machine_of: I64, free: I64, machines: I64, spending: Spending
 ) -> ReassignmentSolution | None:
-    """Return the best assignment in which the processes `free` move among `machines`.
+    """Return the best assignment in which only the processes `free` move, among `machines`.
 
-    `machine_of` (P,) is a feasible assignment that places all processes in `free` on `machines`.
-    Returns None if the solver finds no solution within the limits.
+    In the feasible assignment `machine_of` (P,), all processes in `free` run on `machines`. Returns
+    None if the solver finds no solution within its limits.
     """
     model = _Model(instance, machine_of, free, machines)
     solver = cp_model.CpSolver()
@@ -112,7 +115,7 @@ class _Model:
         return np.asarray(amounts, np.int64)
 
     def _add_assignment(self) -> None:
-        """Assign each process to one machine, within the capacity that fixed processes leave."""
+        """Assign each free process to one machine, within the capacity not used by fixed ones."""
         instance, model = self._instance, self.model
         idle: dict[int, I64] = {}
         for m in self._machines:
@@ -142,10 +145,10 @@ class _Model:
         return [p for p in self._here.tolist() if self._machine_of[p] == machine]
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Return the groups that have a fixed process of a service, and literals for the others.
+        """Return the groups with a fixed process of a service, and literals for the other groups.
 
-        A literal of a group is true if a process of the service moves to the group. A group is a
-        location or a neighbourhood. `group_of` (M,) is the group of each machine.
+        A group is a location or a neighbourhood; `group_of` (M,) is the group of each machine. Each
+        literal of a group is true if a certain process of the service moves to the group.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]
@@ -159,7 +162,7 @@ class _Model:
         return fixed_groups, entering
 
     def _add_dependencies(self) -> None:
-        """Require the services on which a service depends in each neighbourhood of the service."""
+        """Require a service's dependencies in each neighbourhood in which the service runs."""
         instance, around = self._instance, self._instance.neighbourhood
         for service in self._by_service:
             fixed_groups, entering = self._groups(service, around)
@@ -179,7 +182,7 @@ class _Model:
                         self.model.add(literal == 0)
 
     def _add_term_costs(self) -> None:
-        """Add the cost terms of the machines to the objective."""
+        """Add the cost terms of each machine to the objective."""
         instance = self._instance
         for m in self._machines:
             inside = self._candidates_of(m)
@@ -196,7 +199,7 @@ class _Model:
                 self._objective.append(int(instance.weight[c]) * over)
 
     def _add_move_costs(self) -> None:
-        """Add the costs of moves to the objective: by process and machine, and by service."""
+        """Add the process, machine and service move costs to the objective."""
         instance = self._instance
         for (p, m), literal in self.runs.items():
             if cost := int(instance.move_cost[p, m]):

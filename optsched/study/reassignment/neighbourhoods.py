@@ -1,4 +1,4 @@
-"""Large neighbourhood search: CP-SAT reassigns some processes while other processes are fixed."""
+"""Large neighbourhood search: CP-SAT reassigns some processes while the others are fixed."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
 _EFFORT: Final = 0.5
-"""Deterministic time limit of CP-SAT for one neighbourhood; one unit is about a second."""
+"""CP-SAT's deterministic time limit for one neighbourhood; one unit is about a second."""
 
 _QUICK: Final = 0.3
-"""A neighbourhood is easy if CP-SAT proves its optimum within this fraction of `_EFFORT`."""
+"""A neighbourhood is easy if CP-SAT proves optimality within this fraction of `_EFFORT`."""
 
 _DEAR: Final = 12
-"""Maximum number of processes of a costly machine that may move."""
+"""Maximum number of processes that may move from a costly machine."""
 
 _ANYONE: Final = 0.3
-"""Fraction of the mean spare amount that is added to each machine's weight in draws."""
+"""Fraction of the mean spare amount that is added to each machine's weight when drawing."""
 
 _ANYWAY: Final = 0.15
-"""Minimum probability of each type of neighbourhood, even if the type has saved no cost."""
+"""Minimum probability of each neighbourhood type, even of one that has saved no cost."""
 
 _MODEL: Final = 0.05
 """Time to build a model, in units of CP-SAT's deterministic time."""
 
 
 class _Kind:
-    """A type of neighbourhood; its number of machines adapts to the limits of CP-SAT.
+    """A neighbourhood type, whose number of machines adapts to what CP-SAT can solve in time.
 
-    `width` is the number of machines of the next neighbourhood, before rounding down. `saved` is
+    `width` is the number of machines in the next neighbourhood, before rounding down. `saved` is
     the cost that neighbourhoods of this type have saved so far. `effort` is the deterministic time
-    spent on this type.
+    that they took.
     """
 
     def __init__(
@@ -60,17 +60,16 @@ class _Kind:
 
 
 class Neighbourhoods:
-    """A solver of three types of neighbourhoods; types that saved more cost are drawn more often.
+    """Solves neighbourhoods of three types; types that saved more cost are drawn more often.
 
-    The first type has random machines with all their processes. The second type has an overloaded
-    machine and machines with spare amounts, with all their processes. The third type has a costly
-    machine with its largest processes, random other machines, and the moved processes on these
-    other machines with their initial machines. The moved processes may then return to their initial
-    machines. With transient resources, large processes cannot move while small processes occupy the
-    little idle capacity of other machines.
+    - Random machines, with all their processes.
+    - An overloaded machine and machines with spare capacity, with all their processes.
+    - A costly machine with its largest processes, random other machines, and the processes that
+      were moved to these, which may return to their initial machines. With transient resources,
+      large processes can move only if small processes first free capacity on other machines.
 
-    `machine_of` (P,) is the best assignment so far. `is_best` is true if a neighbourhood of all
-    processes has proved the assignment optimal.
+    `machine_of` (P,) is the best assignment so far. `is_best` is true once a neighbourhood of all
+    processes has proved it optimal.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -86,14 +85,14 @@ class Neighbourhoods:
         self.is_best = False
 
     def step(self, seconds: float | None) -> bool:
-        """Solve a neighbourhood; return whether the solve found a better assignment.
+        """Solve one neighbourhood; return whether a better assignment was found.
 
-        `seconds` is the wall-clock limit, or None for a result that does not depend on a clock.
+        `seconds` is the wall-clock limit, or None if the result must not depend on a clock.
         """
         from optsched.study.reassignment.cpsat_model import Spending, reassign
 
-        # The probability of a type is the minimum plus a share in proportion to the saved cost per
-        # time.
+        # The probability of a type is the minimum plus a term proportional to the cost that it
+        # saved per unit of time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
@@ -130,7 +129,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _choose_overloaded(self, width: int) -> Chosen:
-        """Choose a machine with a high excess in a cost term, and machines with spare amounts."""
+        """Choose a machine that exceeds the spare amount of a cost term, and some that do not."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -145,7 +144,10 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _choose_costly(self, width: int) -> Chosen:
-        """Choose a costly machine, random others, and the initial machines of moved processes."""
+        """Choose a costly machine, random others, and the initial machines of processes on these.
+
+        Returns these machines, and the processes that may move.
+        """
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None
@@ -160,5 +162,5 @@ class Neighbourhoods:
         return np.unique(machines).astype(np.int64), np.sort(free)
 
     def _draw_weighted(self, weights: F64) -> int:
-        """Return a random index, drawn in proportion to the weights."""
+        """Return a random index, drawn with probability proportional to `weights`."""
         return int(self._random.choice(len(weights), p=weights / weights.sum()))

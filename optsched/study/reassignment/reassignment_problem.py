@@ -1,8 +1,8 @@
 """Machine reassignment: move running processes between machines to reduce the cost.
 
-Machine reassignment is the problem that Google set for the ROADEF/EURO challenge 2012. Source:
-Afsar et al., "Machine reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations
-Research 242, 2016. Amounts are the integers of the challenge's instances, without units.
+Google posed this problem for the ROADEF/EURO challenge 2012. Source: Afsar et al., "Machine
+reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
+Amounts are the integers in the challenge's instances, without units.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # True if a moved process occupies the resource on both machines.
-    load_weight: int  # Cost of each unit in use above the safety capacity of a machine.
+    is_transient: bool  # A moved process occupies the resource on its old and new machine.
+    load_weight: int  # Cost of each unit used above a machine's safety capacity.
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine: neighbourhood, location, capacities, and the costs of moving processes away."""
+    """A machine, with its capacities and the costs of moving processes away from it."""
 
-    # Indices of the neighbourhood and the location of the machine.
+    # Indices of the machine's neighbourhood and location.
     neighbourhood: int
     location: int
-    # Capacity and safety capacity by resource. Use above the safety capacity has a cost.
+    # Capacity and safety capacity, by resource. Usage above the safety capacity has a cost.
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
-    move_cost: tuple[int, ...]  # Cost of moving a process from this machine, by target machine.
+    move_cost: tuple[int, ...]  # Cost of moving a process to each target machine.
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A set of processes, no two of which may share a machine."""
+    """A set of processes, no two of which may run on the same machine."""
 
-    min_locations: int  # Minimum number of locations in which processes of the service run.
-    # Services that must have a process in each neighbourhood where this service has a process.
+    min_locations: int  # Minimum number of locations in which the service must run.
+    # Services that must have a process in each neighbourhood in which this service has one.
     depends_on: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its service, its requests by resource, and the cost of moving the process."""
+    """A process: its service, its request per resource, and the cost of moving it."""
 
     service: int
     request: tuple[int, ...]
@@ -95,7 +95,7 @@ class ReassignmentCost:
 
     @property
     def total(self) -> int:
-        """Sum of the cost terms, by which the challenge ranks solutions."""
+        """The total cost, by which the challenge ranks solutions."""
         moves = self.process_moves + self.service_moves + self.machine_moves
         return self.load + self.balance + moves
 
@@ -123,7 +123,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
 
 
 def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
-    """Return the used capacity by machine and resource."""
+    """Return the used capacity of each resource on each machine."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
         row = used[machine]
@@ -149,8 +149,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
         for r, capacity in enumerate(machine.capacity)
         if used[m][r] > capacity
     ]
-    # Processes of a service must not share a machine, and must run in a minimum number of
-    # locations. Services also depend on other services.
+    # Check the service constraints: separate machines, minimum locations, dependencies.
     services = [process.service for process in problem.processes]
     on_machine = Counter(zip(services, machine_of, strict=True))
     wrong += [

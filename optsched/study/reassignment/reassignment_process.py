@@ -1,4 +1,4 @@
-"""Run a reassignment search in worker processes, with one seed per worker, stage by stage."""
+"""Run the stages of a reassignment search in parallel worker processes with different seeds."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.solve_reassignment import Stage
 
 _OTHER_LOTS: Final = 2**32
-"""Seed offset between stages. The offset is even, because odd and even seeds select different
-`STYLES`.
-"""
+"""Seed offset between stages; it is even because the parity of a seed selects the `Style`."""
 
 NOT_READY: Final = "the solver process did not start"
 
@@ -57,10 +55,10 @@ def reassignments(
 ) -> Iterator[ReassignmentResult]:
     """Yield verified assignments as they improve; the last result states why the search ended.
 
-    `workers` are the worker processes. Each worker has a different seed, and each stage starts from
-    the best result of all workers. The result therefore depends on the number of workers, also if
-    `effort` limits steps. `effort` limits each worker. The clock of `effort` must be a function of
-    the standard library. Raises ValueError if `quick_reassignment` rejects the instance.
+    Each worker process has a different seed, and each stage starts from the best result of all
+    workers. The result therefore depends on the number of workers, even if `effort` limits steps.
+    `effort` applies to each worker. Its clock must be a function of the standard library. Raises
+    ValueError if `quick_reassignment` rejects the instance.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
@@ -78,7 +76,7 @@ def reassignments(
 
 
 class _Race:
-    """The best result of several worker processes."""
+    """A search by several worker processes, with the best result so far."""
 
     def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
         self._problem, self._effort, self.best = problem, effort, best
@@ -89,14 +87,14 @@ class _Race:
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
-        A proved optimum means that the bound is met. Without a proved optimum, the reason is
-        `stopped`, or the reason of the workers if `stopped` is empty.
+        The reason is `BOUND_MET` if the result is proved optimal. Otherwise it is `stopped`, or the
+        reason that the workers reported if `stopped` is empty.
         """
         reason = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=reason, history=tuple(self._history))
 
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
-        """Run one stage on all workers; seeds differ between stages and between workers."""
+        """Run one stage on all workers; each stage and each worker has a different seed."""
         stage, share = SCHEDULE[turn]
         effort, start = self._effort, self.best.machine_of
         if effort.steps is not None:
@@ -123,7 +121,7 @@ class _Race:
                 elif self._accept_improvement(answer):
                     yield replace(self.best, history=tuple(self._history))
         finally:
-            # The listener threads end when their worker processes end.
+            # A listener thread ends when its worker process ends.
             for worker in workers if self._running else ():
                 if worker.pid is not None:
                     os.kill(worker.pid, signal.SIGKILL)
@@ -131,16 +129,12 @@ class _Race:
                 thread.join()
 
     def _accept_improvement(self, new: ReassignmentResult) -> bool:
-        """Accept a better assignment or bound after an independent check.
-
-        Returns whether the assignment or the bound is better.
-        """
+        """Check a worker's result; return whether it improves the assignment or the bound."""
         if wrong_with(self._problem, new.machine_of):
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Break ties by the smaller assignment, so that the order of messages does not affect the
-        # result.
+        # Break ties by the smaller assignment: the order of messages must not affect the result.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
@@ -150,7 +144,7 @@ class _Race:
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
-    """Put the results of a worker into the queue, followed by the reason why the worker ended."""
+    """Put a worker's results into the queue, followed by the reason why the worker stopped."""
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)

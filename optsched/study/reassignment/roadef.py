@@ -1,7 +1,7 @@
 """Read and write the files `model_*.txt` and `assignment_*.txt` of the ROADEF/EURO challenge 2012.
 
-The problem description of the challenge, section "Input and output file formats", defines the
-files. A model file lists resources, machines, services, processes, balance costs and weights, in
+The challenge's problem description defines the formats in the section "Input and output file
+formats". A model file lists resources, machines, services, processes, balance costs and weights, in
 this order. An assignment file lists the machine of each process.
 """
 
@@ -32,14 +32,14 @@ SUFFIX: Final = ".txt"
 
 
 def is_model(path: str) -> bool:
-    """Return whether a path names a model file of the challenge and not a cluster."""
+    """Return whether a path names a model file of the challenge (and not a cluster file)."""
     return path.endswith(SUFFIX)
 
 
 def reassignment_document(
     model: Path, machine_of: Sequence[int], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the JSON document of one assignment.
+    """Return the JSON document that describes an assignment.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def reassignment_document(
     machine_of
         Machine of each process.
     result
-        The costs, their bound and their source.
+        The costs, the lower bound and the method that found the assignment.
     made
         The settings that are needed to reproduce the assignment.
 
@@ -68,17 +68,17 @@ def reassignment_document(
 
 
 def write_assignment(machine_of: Sequence[int]) -> str:
-    """Return an assignment in the challenge's format: the machine of each process on one line."""
+    """Format an assignment as the challenge does: the machines of all processes on one line."""
     return " ".join(map(str, machine_of)) + "\n"
 
 
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
-    """Return the instance in a model file, with its initial assignment.
+    """Read an instance from a model file and the file of its initial assignment.
 
     `model` is the path of a file named `model_*.txt`. `assignment` is the file of the initial
-    assignment, or None for `assignment_*.txt` in the folder of the model. Raises InstanceError if
-    the assignment is infeasible or a file cannot be read. The error message names the file. For
-    invalid text, the message also names the line, the text and the accepted values.
+    assignment, by default `assignment_*.txt` next to the model. Raises InstanceError if the
+    assignment is infeasible or a file cannot be read. The message names the file and, for invalid
+    text, the line, the text and the accepted values.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
@@ -89,16 +89,16 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
 
 
 def initial_file(model: Path) -> Path:
-    """Return the file `assignment_*.txt` that belongs to a file `model_*.txt`."""
+    """Return the path of the `assignment_*.txt` that belongs to a `model_*.txt`."""
     return model.with_name(model.name.replace("model", "assignment", 1))
 
 
 def parse_reassignment(
     model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
 ) -> Reassignment:
-    """Return the instance in two texts, without a check that the assignment is feasible.
+    """Parse an instance from the contents of both files; feasibility is not checked.
 
-    Raises InstanceError if a text is invalid, as in `read_reassignment`.
+    Raises InstanceError if the content is invalid, as in `read_reassignment`.
     """
     numbers = Numbers(name, model)
     resources = tuple(

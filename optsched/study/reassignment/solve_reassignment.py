@@ -1,7 +1,8 @@
-"""Solve machine reassignment: dual prices for a lower bound, annealing, then CP-SAT neighbourhoods.
+"""Solve machine reassignment by simulated annealing and large neighbourhood search with CP-SAT.
 
-Simulated annealing by shifts and swaps saves most of the cost, and reheating saves more. CP-SAT
-then reassigns the processes of a few machines together, while all other processes are fixed.
+Dual prices prove a lower bound. Simulated annealing by shifts and swaps saves most of the cost, and
+reheating saves more. CP-SAT then reassigns the processes of a few machines jointly, while all other
+processes are fixed.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ CP_SAT: Final = "cp-sat"
 class Stage(Enum):
     """Stages of a reassignment search.
 
-    COOL finds a lower bound, then anneals the initial assignment. WARM moderately reheats the best
-    assignment and anneals again. IMPROVE solves neighbourhoods of the best assignment by CP-SAT.
+    COOL finds a lower bound, then anneals the initial assignment. WARM anneals the best assignment
+    again from a moderate temperature. IMPROVE solves neighbourhoods of the best assignment with
+    CP-SAT.
     """
 
     COOL = "cool"
@@ -57,21 +59,21 @@ SCHEDULE: Final = (
     (Stage.IMPROVE, 0.19),
     (Stage.IMPROVE, 0.19),
 )
-"""The stages of a search in order, each with its fraction of the effort."""
+"""The stages of a search in order, each with the fraction of the effort that it may use."""
 
 _BOUND_SHARE: Final = 0.1
-"""Fraction of the first stage that is spent on the lower bound."""
+"""Fraction of the first stage's effort that is spent on the lower bound."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Number of price updates that use up one annealing step, if steps are limited."""
+"""Number of price updates that count as one annealing step, if steps are limited."""
 
 _OFTEN: Final = 0.01
-"""Minimum effort between two progress reports of annealing, as a fraction of the effort."""
+"""Minimum effort between two progress reports of annealing, as a fraction of the total effort."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Number of annealing steps that one neighbourhood uses up, if steps are limited."""
+"""Number of annealing steps that one neighbourhood counts as, if steps are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ class Effort:
 
     clock: Callable[[], float]
     seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is given.
-    # Seed of all random numbers; odd seeds draw large processes more often than even seeds.
+    # Seed of all random numbers; with odd seeds, large processes are drawn more often.
     seed: int = 0
     # Limit in annealing steps; other work is converted to steps. With a step limit, the search does
-    # not read a clock, so the same input gives the same assignment.
+    # not read a clock, and the same input always gives the same assignment.
     steps: int | None = None
 
 
@@ -95,9 +97,9 @@ class ReassignmentResult:
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
     stopped: str  # The reason why the search ended; empty while the search runs.
-    # Step that found the assignment: `start`, `annealing` or `cp-sat`.
+    # Method that found the assignment: `start`, `annealing` or `cp-sat`.
     found_by: str = START
-    history: tuple[tuple[float, int], ...] = ()  # Improvements (seconds, cost).
+    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement.
 
     @property
     def is_proved(self) -> bool:
@@ -106,15 +108,15 @@ class ReassignmentResult:
 
     @property
     def gap(self) -> float:
-        """Distance between cost and bound, as a fraction of the cost."""
+        """Relative gap: the difference between cost and bound, as a fraction of the cost."""
         return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
 
 
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
-    """Return the initial assignment with the challenge's lower bound, without a search.
+    """Return the initial assignment with the challenge's lower bound; no search is run.
 
-    Raises ValueError if the initial assignment is infeasible, or if costs are too large for exact
-    sums.
+    Raises ValueError if the initial assignment is infeasible, or if costs are too large to be
+    summed exactly.
     """
     instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
@@ -126,9 +128,8 @@ def solve_reassignment(
 ) -> ReassignmentResult:
     """Return the cheapest feasible assignment that the search finds.
 
-    The cost is at most the cost of the initial assignment. `problem` is an instance whose initial
-    assignment is feasible. `report` is called with each better assignment or bound. Raises
-    ValueError if `quick_reassignment` rejects the instance.
+    The search starts from the initial assignment, which must be feasible. `report` is called with
+    each better assignment or bound. Raises ValueError if `quick_reassignment` rejects the instance.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0
@@ -145,9 +146,9 @@ def search_reassignment(
     start: tuple[int, ...],
     report: Report = lambda result: None,
 ) -> ReassignmentResult:
-    """Return the result of one stage, which starts from a feasible assignment.
+    """Run one stage from the feasible assignment `start`, and return its result.
 
-    The stage may spend the whole `effort`.
+    The stage may use the entire `effort`.
     """
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)
@@ -162,9 +163,9 @@ def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> 
 
 
 class _Search:
-    """The search on one instance, with the best assignment and the best bound so far.
+    """A search for one instance, with the best assignment and the best bound so far.
 
-    With a step limit, `_steps` counts the spent annealing steps, and the search reads no clock.
+    With a step limit, `_steps` counts the annealing steps so far, and the search reads no clock.
     """
 
     def __init__(
@@ -194,11 +195,11 @@ class _Search:
             self._report(self._build_result(""))
 
     def _spent_seconds(self) -> float:
-        """Return the spent time, or 0 with a step limit."""
+        """Return the elapsed time in seconds, or 0 with a step limit."""
         return 0.0 if self._effort.steps is not None else self._effort.clock() - self._began
 
     def _spent_share(self) -> float:
-        """Return the spent fraction of the effort, from 0 to 1."""
+        """Return the fraction of the effort that is used up, from 0 to 1."""
         effort = self._effort
         if effort.steps is not None:
             return self._steps / max(effort.steps, 1)
@@ -208,7 +209,7 @@ class _Search:
         return not self.best.is_proved and self._spent_share() < until
 
     def run(self, stage: Stage, until: float) -> None:
-        """Run a stage until the fraction `until` of the effort is spent."""
+        """Run a stage until the fraction `until` of the effort is used up."""
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
             self._improve_bound(until * _BOUND_SHARE)
@@ -228,14 +229,14 @@ class _Search:
                     self._report(self._build_result(""))
 
     def _improve_bound(self, until: float) -> None:
-        """Improve the lower bound until the fraction `until` of the effort is spent."""
+        """Improve the lower bound until the fraction `until` of the effort is used up."""
 
         def has_time() -> bool:
             self._steps += 1 / _BOUND_STEPS
             return self._spent_share() < until
 
         instance = self._instance
-        # The target cost of the price steps may be any number that is not far above the optimum.
+        # The target of the subgradient steps may be any number not far above the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
@@ -244,7 +245,7 @@ class _Search:
             self._report(self._build_result(""))
 
     def _anneal(self, start: I64, style: Style, limits: tuple[float, float], until: float) -> None:
-        """Anneal the assignment `start` until the fraction `until` of the effort is spent."""
+        """Anneal the assignment `start` until the fraction `until` of the effort is used up."""
         temperature = temperature_schedule(self._instance, limits)
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent_share()
