@@ -1,6 +1,6 @@
-"""The objects of a session: nodes, tasks, gangs and queues at one instant, and decisions.
+"""The objects of one session: nodes, tasks, gangs, queues and the session's decisions.
 
 All values are immutable. This package uses no NumPy, no I/O and no API client. Every amount is an
 exact integer in base units (milli-CPU, bytes, counts; see `optsched.units`). Every collection is
-ordered, and every order breaks ties by name.
+sorted, with ties broken by name.
 """

@@ -1,4 +1,4 @@
-"""Resource amounts as sorted tuples of (resource, base units), and the decayed usage of queues."""
+"""Resource amounts as sorted (resource, base units) tuples, and the decayed usage of queues."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
-"""(resource, base units) pairs, sorted by resource name, one pair for each resource. A missing
-resource has the amount 0, unless the documentation of a field says that a missing resource has
-no limit.
+"""(resource, base units) pairs, one for each resource, sorted by resource name. A missing resource
+has amount 0, unless the field's documentation says that it is unlimited.
 """
 
 NOTHING: Amounts = ()
 
 
 def amounts(entries: Mapping[str, int]) -> Amounts:
-    """Return a mapping as amounts, sorted by resource name."""
+    """Convert a mapping from resource to base units to `Amounts`."""
     return tuple(sorted(entries.items()))
 
 
@@ -32,7 +31,7 @@ def amount_of(have: Amounts, resource: str) -> int:
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, int]:
-    """Return the sum of amounts, by resource."""
+    """Sum several `Amounts`; return a mapping from resource to the summed amount."""
     result: dict[str, int] = {}
     for part in parts:
         for name, amount in part:
@@ -47,7 +46,7 @@ _MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The decayed usage of one queue: older usage has a lower weight.
+    """The exponentially decayed resource usage of one queue.
 
     Attributes
     ----------
@@ -61,7 +60,7 @@ class Usage:
     at_ms: int = 0
 
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
-        """Return the usage at `now_ms` if the queue holds the amounts `held` from `at_ms` on.
+        """Return the usage at `now_ms` if the queue holds the amounts `held` since `at_ms`.
 
         If `now_ms` is before `at_ms`, the usage does not change. Raises ValueError unless the
         half-life is positive.
@@ -79,10 +78,9 @@ class Usage:
         return Usage(found, self.at_ms + elapsed_ms)
 
     def average(self, half_life_ms: int) -> dict[str, float]:
-        """Return the weighted average of the amounts that a queue held by resource, in base units.
+        """Return the decayed average of the amounts that a queue held, in base units by resource.
 
-        Older amounts have a lower weight. If a queue has always held the same amount, the average
-        equals that amount.
+        If a queue has always held the same amount, the average equals that amount.
         """
         mean_s = _mean_s(half_life_ms)
         return {name: amount / mean_s for name, amount in self.seconds}

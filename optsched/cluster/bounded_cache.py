@@ -13,10 +13,10 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """A cache that keeps each value for at least `size` additions after its last read."""
+    """A cache that keeps each value for at least `size` additions after the value was last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """The cache keeps at least as many values as `count_used` returns."""
+        """`count_used` returns the number of values in use; the cache keeps at least that many."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """A store that returns one shared object for equal values, as long as the object is in use."""
+    """A store of one shared object per value; an object is dropped once it is no longer in use."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -59,10 +59,10 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """A store that builds one shared object for equal arguments, while the object is in use."""
+    """A store of one shared object per argument tuple, dropped once it is no longer in use."""
 
     def __init__(self, make: Callable[..., V]) -> None:
-        """`make` builds the object for arguments that have no stored object."""
+        """`make` builds the object for an argument tuple."""
         self._make = make
         self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
 
@@ -70,7 +70,7 @@ class SharedObjects(Generic[V]):
         return len(self._objects)
 
     def intern(self, *arguments: Hashable) -> V:
-        """Return the object for the arguments; build the object if no object is stored for them."""
+        """Return the object for the arguments; build it if none is stored."""
         known = self._objects.get(arguments)
         if known is None:
             known = self._objects[arguments] = self._make(*arguments)

@@ -1,12 +1,12 @@
-"""An evaluator for the subset of CEL in which device selectors are usually written.
+"""An evaluator for the subset of CEL that device selectors commonly use.
 
-The supported subset has literals, `device.driver`, `device.attributes["d"].name`,
-`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists, and `has(…)`. The
-subset also has strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with
-`compareTo`, `isGreaterThan` and `isLessThan`. An expression that uses any other part of CEL raises
-`Unsupported`, which names the unsupported part. An expression that fails on a device, for example
-because the device lacks an attribute, raises `CelError`. Kubernetes:
-`k8s.io/dynamic-resource-allocation`, package cel.
+The subset has literals, `device.driver`, `device.attributes["d"].name`,
+`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists and `has(…)`. It also
+has strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with `compareTo`,
+`isGreaterThan` and `isLessThan`. Compiling an expression that uses any other part of CEL raises
+`Unsupported`, which names that part. If evaluation on a device fails, for example because the
+device lacks an attribute, `CelError` is raised. Kubernetes: `k8s.io/dynamic-resource-allocation`,
+package cel.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_CHARACTERS = 10 * 1024
-"""The longest expression that the API server accepts (`CELSelectorExpressionMaxLength`)."""
+"""Maximum length of an expression, as in the API server (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""Maximum number of tokens of an expression.
+"""Maximum number of tokens in an expression.
 
-The number of steps of an evaluation on one device is at most the number of tokens.
+Evaluating an expression on one device takes at most one step per token.
 """
 _DEEPEST = 50
 
@@ -45,15 +45,15 @@ Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Va
 
 
 class Unsupported(ValueError):
-    """An error for an expression that uses a part of CEL that this module does not support."""
+    """Raised if an expression uses a part of CEL that this module does not support."""
 
 
 class CelError(ValueError):
-    """An error for an expression whose evaluation on a device has failed."""
+    """Raised if the evaluation of an expression on a device fails."""
 
 
 class Domains(dict[str, "Value"]):
-    """A mapping from domains to values by name; a missing domain has an empty mapping of values."""
+    """Attributes or capacities by domain and name; an unknown domain maps to an empty mapping."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -78,8 +78,7 @@ Term: TypeAlias = "Callable[[CelDevice], Value]"
 class Selector:
     """A compiled expression that selects devices.
 
-    `cost` is the number of tokens of the expression. Evaluating the expression on one device takes
-    at most `cost` steps.
+    `cost` is the number of tokens, which bounds the number of steps of one evaluation.
     """
 
     text: str
@@ -128,7 +127,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """A recursive descent parser with one method for each level of precedence."""
+    """A recursive descent parser with one method per precedence level."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
@@ -288,7 +287,7 @@ def _negate(term: Term) -> Term:
 
 
 def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
-    """Return whether any term is true; raise the first error only if no term is true (CEL `||`)."""
+    """Return whether any term is true; an error is raised only if no term is true (CEL `||`)."""
     failed: CelError | None = None
     for term in terms:
         try:
@@ -302,7 +301,7 @@ def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
 
 
 def _element(term: Term, key: Term, device: CelDevice) -> Value:
-    """Return the element of a map under a key; raises CelError if the map lacks the key."""
+    """Return the map element with the given key; raises CelError if the map lacks the key."""
     holder, name = term(device), key(device)
     if isinstance(holder, dict) and isinstance(name, str):
         try:
@@ -323,7 +322,7 @@ def _key_exists(term: Term, device: CelDevice) -> Value:
 
 
 def _quantity(term: Term, device: CelDevice) -> Value:
-    """Return the quantity in the text of a term; raises CelError for any other value."""
+    """Parse the string value of a term as a quantity; raises CelError for any other value."""
     text = term(device)
     try:
         return parse_quantity(text if isinstance(text, str) else "")
@@ -338,7 +337,7 @@ def _is_equal(a: Value, b: Value) -> bool:
 def _order(a: Value, b: Value) -> int:
     for kind in (str, Quantity):
         if isinstance(a, kind) and isinstance(b, kind):
-            return (a > b) - (a < b)  # type: ignore[operator]  # both are of one ordered kind
+            return (a > b) - (a < b)  # type: ignore[operator]  # both have the same ordered type
     if type(a) is int and type(b) is int:
         return (a > b) - (a < b)
     raise CelError("compares values that cannot be ordered")

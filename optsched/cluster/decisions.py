@@ -1,4 +1,4 @@
-"""The decisions of a session (ordered actions, reasons, a certificate) and the solve progress."""
+"""The decisions of a session: ordered actions, reasons and a certificate; and solve progress."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Admit a gang: the pods of the gang may be created, and the gang takes part in allocation."""
+    """Admit a gang: its pods may be created, and it takes part in allocation."""
 
     gang: str
 
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node, and allocate its GPU shares, claimed devices and NUMA resources."""
+    """Bind a task to a node and allocate its GPU shares, claimed devices and NUMA resources."""
 
     task: str
     node: str
@@ -36,7 +36,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Nominate a node for a task that waits for terminating pods on the node, without binding."""
+    """Nominate a node for a task that waits for pods there to terminate; the task is not bound."""
 
     task: str
     node: str
@@ -45,16 +45,17 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict a running task, to give its capacity to a gang or because a plugin requires it.
+    """Evict a running task, either to free capacity for a gang or because a plugin requires it.
 
     Attributes
     ----------
     preemptor
-        Key of the gang that gets the capacity; empty if no gang gets the capacity.
+        Key of the gang that gets the freed capacity; empty if a plugin requires the eviction.
     to
-        The node where a moved task starts again; empty if the task is not moved.
+        The node where a moved task restarts; empty if the task is not moved.
     plugin, reason
-        The plugin that evicts the task, and its reason; both are empty if a gang gets the capacity.
+        The plugin that requires the eviction, and its reason; both are empty if there is a
+        preemptor.
 
     """
 
@@ -78,7 +79,7 @@ class Sense(StrEnum):
 
 
 class LevelStatus(StrEnum):
-    """The status of the proof about the value of a level."""
+    """What is proved about the value of a level."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -88,7 +89,7 @@ class LevelStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One level of the objective: the value of the plan, and a bound on the best value.
+    """One level of the objective: the plan's value and a bound on the best possible value.
 
     Attributes
     ----------
@@ -97,8 +98,8 @@ class LevelResult:
     value
         The value of the plan on this level, in `unit`.
     bound
-        Bound on the value of all plans that keep the values of the more important levels: an upper
-        bound for `MAX`, a lower bound for `MIN`, or None if no bound is known.
+        Bound on the value over all plans that keep the values of the more important levels: an
+        upper bound for `MAX`, a lower bound for `MIN`. None if no bound is known.
 
     """
 
@@ -119,12 +120,12 @@ _MOST_NAMED: Final = 3
 """Maximum number of unproved levels that a verdict names."""
 
 PPM = 1_000_000
-"""The share of the whole cluster; shares are in millionths of the cluster."""
+"""Millionths in the whole cluster, the unit of queue shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """The share of a queue after a plan, and its ideal share if tasks could be divided.
+    """A queue's share under a plan, and its ideal share if tasks were divisible.
 
     Attributes
     ----------
@@ -144,12 +145,12 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The distance of a plan from an optimal plan, and the proofs about the plan.
+    """How far a plan is at most from optimal, and what was proved about it.
 
     Attributes
     ----------
     levels
-        The levels of the objective, the most important one first.
+        The levels of the objective, most important first.
     engine
         The engine that found the plan.
     seconds
@@ -157,15 +158,15 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Rules that the bounds ignore, because the model that computes the bounds omits them.
+        Rules that the bounds ignore because the bounding model omits them.
     shares
-        Shares of the queues with demand, sorted by queue name.
+        Shares of the queues that have demand, sorted by queue name.
     limitations
-        Reasons why the plan is not proved optimal even if every level is optimal. Either the bounds
-        do not cover every plan that the policy allows, or the session dropped a gang or a solution.
+        Reasons why the plan is not proved optimal even if every level is optimal: the bounds do not
+        cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        Sentences that name a rule and the capacity that the rule keeps idle although waiting gangs
-        could use the capacity.
+        Sentences that each name a rule and the capacity that it keeps idle although pending gangs
+        could use it.
 
     """
 
@@ -215,10 +216,9 @@ class Plan:
     actions
         Actions in the order of execution.
     pending
-        Maps the key of a gang with unplaced tasks to the reason why the gang waits.
+        Maps the key of a gang with unplaced tasks to the reason why it is pending.
     pending_tasks
-        Maps a task key to the reason why the task waits, if the reason differs from the reason of
-        its gang.
+        Maps a task key to the reason why the task is pending, if it differs from the gang's reason.
 
     """
 
@@ -238,7 +238,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Value and bound of one level at one instant of a solve.
+    """The value and the bound of one level at one instant of a solve.
 
     Attributes
     ----------
@@ -248,14 +248,13 @@ class Progress:
         Seconds since the session began. If the session reads no clock, `at_s` is the deterministic
         time of CP-SAT, which measures the work of the solver.
     incumbent
-        The best value of the level so far, by the sense of the level, or None without a solution.
+        The best value of the level so far, or None before the first solution.
     bound
         A bound on the value of plans that keep the values of the more important levels, or None if
         no bound is known.
     turn
-        Number of the solve in the session, starting at 1. A session that evicts pods for a gang
-        solves more than once. The number is 0 for a short search whose progress is displayed but
-        not recorded.
+        Number of the solve in the session, starting at 1; a session that evicts pods for a gang
+        solves more than once. 0 for a short search whose progress is displayed but not recorded.
 
     """
 
@@ -267,7 +266,7 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether progress differs from the last progress of the same level and solve."""
+    """Return whether `progress` differs from the last entry of the same solve and level."""
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)
     return last is None or replace(last, at_s=progress.at_s) != progress
@@ -275,7 +274,7 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best solution of one solve, from which another solve can resume.
+    """The best solution of one solve, from which a later solve can resume.
 
     Attributes
     ----------
@@ -284,8 +283,8 @@ class Incumbent:
     binds
         The node of each placed task, by task key.
     levels
-        Values of the solution and the proved bounds on every level, the most important level first.
-        Each bound holds for plans that keep the values of the more important levels.
+        The solution's value and proved bound on each level, most important first. A bound covers
+        plans that keep the values of the more important levels.
 
     """
 

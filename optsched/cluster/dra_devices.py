@@ -1,8 +1,8 @@
 """Devices that ResourceClaims request (dynamic resource allocation, resource.k8s.io).
 
-Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
-requests, distinct attributes). Only whole devices of a node are supported. The field `problem` of a
-claim names a request that is not supported.
+Kubernetes: KEP-4381 (structured parameters), KEP-4816 (prioritized alternatives), KEP-5075
+(capacity requests, distinct attributes). Only whole devices that belong to one node are supported.
+The `problem` field of a claim holds the reason why its request is not supported.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ MOST_TEXT = 512 * 1024
 STEPS_OF_SESSION = 4_000_000
 """Maximum number of evaluation steps of one session (about a second); see `Selector.cost`."""
 MOST_CHOICES = 64
-"""Maximum number of choices of a claim: the product of the numbers of alternatives of its requests,
-times the number of requests."""
+"""Maximum number of combinations of a claim: the product of the numbers of alternatives of its
+requests, times the number of requests.
+"""
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names under which queues count devices of a DeviceClass; a dimension may
-precede the prefix."""
+"""Prefix of the resource names that count devices of a DeviceClass against queue limits; a
+dimension may precede it.
+"""
 
 
 def is_class_quota(resource: str) -> bool:
-    """Return whether a resource counts devices of a class in queues; nodes do not limit it."""
+    """Return whether a resource counts DeviceClass devices of queues; nodes do not limit it."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
@@ -66,7 +68,7 @@ class DeviceId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A device attribute that is a semantic version; selectors cannot read such attributes."""
+    """A device attribute that is a semantic version; selectors cannot read it."""
 
     text: str
 
@@ -75,7 +77,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """The attributes of a task that matter for its ResourceClaims."""
+    """What ResourceClaims need to know about a task."""
 
     @property
     def key(self) -> str:
@@ -103,7 +105,7 @@ class PooledDevice:
     problem
         The reason why the device is never allocated; empty if the device can be allocated.
     taints
-        Taints of the device: only requests that tolerate all taints can get the device.
+        Taints of the device: only requests that tolerate all of them can get the device.
     """
 
     id: DeviceId
@@ -120,12 +122,12 @@ class PooledDevice:
 
     @cached_property
     def amounts(self) -> Mapping[str, Quantity]:
-        """Capacity of the device by domain/name."""
+        """Device capacity keyed by domain/name."""
         return {name: parse_quantity(text) for name, text in self.capacity}
 
     @cached_property
     def _verdicts(self) -> dict[str, bool | str]:
-        """Whether the device meets each selector, newest last; strings are evaluation errors."""
+        """Evaluation result by selector, oldest first; a string is an evaluation error."""
         return {}
 
     def has_evaluated(self, selector: str) -> bool:
@@ -135,7 +137,7 @@ class PooledDevice:
     def meets(self, selector: str) -> bool:
         """Return whether a selector selects the device; the result is cached.
 
-        Raises CelError if the evaluation fails, and Unsupported if `compile_selector` does.
+        Raises CelError if the evaluation fails, and Unsupported if the selector cannot be compiled.
         """
         verdict = self._verdicts.get(selector)
         if verdict is None:
@@ -161,31 +163,28 @@ def _by_domain(values: Mapping[str, Value]) -> Domains:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """One request of a ResourceClaim: a number of different devices of a DeviceClass.
+    """One request of a ResourceClaim, for a number of distinct devices of a DeviceClass.
 
     Attributes
     ----------
     name
-        Name of the request, as in the allocation; the name of an alternative is
-        `request/alternative`.
+        Name of the request as in the allocation; an alternative is named `request/alternative`.
     selectors
-        CEL expressions that every device must meet, in addition to the expressions of the
-        DeviceClass.
+        CEL expressions that every device must match, in addition to those of the DeviceClass.
     is_all
-        Whether the request is for all matching devices of a node (at least one) instead of `number`
-        devices.
+        Whether the request is for all matching devices of a node (at least one); `number` is then
+        ignored.
     capacity
-        (name, quantity as written in the claim) pairs: the minimum capacity of every device.
+        (name, quantity as written in the claim) pairs: the minimum capacity of each device.
     tolerations
-        Tolerations of the request for taints of devices.
+        Tolerations of the request for device taints.
     alternatives
-        Requests in order of preference: the first one that can be met replaces this request. If a
-        request has alternatives, its other fields are unused.
+        Alternative requests in order of preference; the first that can be met is used. A request
+        with alternatives uses none of its other fields.
     queue_amounts
-        The amounts by which the request increases the usage of its queue, by `deviceclass/…`
-        resource.
+        The amounts that the request adds to its queue's usage, keyed by `deviceclass/…` resource.
     problem
-        The reason why optsched cannot allocate the request; empty if the request can be allocated.
+        Why optsched cannot allocate the request; empty if it can.
     """
 
     name: str
@@ -201,23 +200,21 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The alternative requests, one of which must be met, or the request itself."""
+        """The alternatives if there are any, else the request itself."""
         return self.alternatives or (self,)
 
 
 class DeviceConstraint(NamedTuple):
-    """A constraint on an attribute of a claim's devices: all values are equal, or all differ.
+    """A constraint that an attribute has equal or distinct values on all devices of a claim.
 
     Attributes
     ----------
     requests
-        Names of the requests whose devices the constraint covers; empty for all requests of the
-        claim.
+        Names of the requests whose devices are constrained; empty for all requests of the claim.
     attribute
         The attribute as `domain/name`; a device without the attribute is not allocated.
     is_distinct
-        Whether all devices must have different values of the attribute; else all devices must have
-        the same value.
+        Whether the values must all differ; otherwise they must all be equal.
     """
 
     requests: tuple[str, ...]
@@ -230,7 +227,7 @@ class DeviceConstraint(NamedTuple):
 
 
 class DeviceClaimRequest(NamedTuple):
-    """The requests of a claim and the constraints between their devices."""
+    """A claim's requests and the constraints between their devices."""
 
     needs: tuple[DeviceNeed, ...]
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -269,7 +266,7 @@ class DeviceClaim:
     reserved_for
         UIDs of the pods that may use the claim, in the order of `status.reservedFor`.
     is_per_pod
-        Whether the claim was created for one pod, so that no other pod refers to the claim.
+        Whether the claim was created for a single pod, which is its only user.
     problem
         The reason why no pod can use the claim; empty if pods can use it.
     """
@@ -290,15 +287,15 @@ class DeviceClaim:
 
     @property
     def queue_amounts(self) -> Mapping[str, int]:
-        """The amounts that the claim adds to the usage of its queue."""
+        """The amounts that the claim adds to its queue's usage."""
         return total(need.queue_amounts for need in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass, with the CEL expressions that all devices of the class meet.
+    """A DeviceClass and the CEL expressions that all its devices match.
 
-    `config` holds, in JSON, the driver configurations for every allocated device of the class.
+    `config` holds the driver configurations for every allocated device of the class, as JSON.
     """
 
     name: str
@@ -309,7 +306,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """The devices that a plan allocates to a claim; `devices` is empty for an allocated claim."""
+    """The devices that a plan allocates to a claim; empty if the claim is already allocated."""
 
     claim: str
     devices: tuple[tuple[str, DeviceId], ...] = ()
@@ -317,7 +314,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True)
 class Devices:
-    """All devices that ResourceClaims can request, with the claims and DeviceClasses.
+    """All devices that can be requested, the ResourceClaims and the DeviceClasses.
 
     Attributes
     ----------
@@ -326,16 +323,15 @@ class Devices:
     classes
         DeviceClasses by name.
     on_node
-        Maps a node name to the devices of the node, in order; nodes without devices are missing.
+        Devices by node name, in order; a node without devices is missing.
     elsewhere
-        Devices that do not belong to a single node, in order; only other schedulers allocate these
-        devices.
+        Devices that do not belong to a single node, in order; only other schedulers allocate them.
     in_flux
-        Names of nodes with an incomplete ResourceSlice pool; "" stands for pools that span several
-        nodes.
+        Names of nodes with an incomplete ResourceSlice pool; "" stands for a pool that spans
+        several nodes.
     postponed
-        Requests whose selectors exceed the limits of this session; a later session evaluates the
-        selectors.
+        Requests whose selectors exceed this session's evaluation limits; a later session evaluates
+        them.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
@@ -347,7 +343,7 @@ class Devices:
 
     @cached_property
     def claim_by_device(self) -> Mapping[DeviceId, str]:
-        """The key of the claim that holds each allocated device."""
+        """Maps each allocated device to the key of the claim that holds it."""
         return {
             device: claim.key
             for claim in self.claims.values()
@@ -356,7 +352,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims that have no user once the tasks in `ended` have ended."""
+        """Return the keys of the claims whose users are all in `ended`, the keys of ended tasks."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -372,7 +368,7 @@ class Devices:
         )
 
     def release_claims(self, keys: Collection[str]) -> Devices:
-        """Return the devices after the claims in `keys` have released their allocations."""
+        """Return a copy in which the claims in `keys` are neither allocated nor reserved."""
         if not keys:
             return self
         claims = {
@@ -382,7 +378,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return the reason why no node can meet a request; empty if some node may meet it."""
+        """Return why no node can meet a request; empty if some node may meet it."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -407,7 +403,7 @@ class Devices:
         return ""
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:
-        """Return the selectors of a request, including the selectors of its device classes."""
+        """Return the selectors of a request and of the DeviceClasses it names."""
         found: list[str] = []
         for variant in need.variants:
             device_class = self.classes.get(variant.device_class)
@@ -415,7 +411,7 @@ class Devices:
         return found
 
     def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
-        """Return whether a device meets the class, the selectors and the capacity of a request.
+        """Return whether a device matches a request's class, selectors and capacity.
 
         Raises CelError if the evaluation of a selector fails.
         """
@@ -430,7 +426,7 @@ class Devices:
         return True
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
-        """Return the number of devices, by reason, that match a request but cannot be allocated."""
+        """Count the devices that match a request but cannot be allocated, keyed by reason."""
         found: Counter[str] = Counter()
         devices = (d for listed in self.on_node.values() for d in listed if d.problem or d.taints)
         for device in devices:
@@ -441,12 +437,12 @@ class Devices:
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
-        """Return the indices of a node's devices usable for a request, and the required number.
+        """Return the usable devices of a node for a request, and the number of devices required.
 
-        The indices refer to `on_node[node]`. No device is usable if the evaluation of a selector
-        fails on any device: Kubernetes then rejects the node as well. If the request is for all
-        devices, the number includes matching devices that cannot be allocated, so that the usable
-        devices do not suffice.
+        Devices are given as indices into `on_node[node]`. If evaluating a selector fails on any
+        device, no device is usable, because Kubernetes then rejects the node too. If the request is
+        for all devices, the required number includes matching devices that cannot be allocated, so
+        the usable devices do not suffice.
         """
         devices = self.on_node.get(node, ())
         try:
@@ -465,7 +461,7 @@ _ELSEWHERE = "some of which do not belong to one node and are left to other sche
 
 
 def _find_blocker(device: PooledDevice, need: DeviceNeed) -> str:
-    """Return why a matching device cannot be allocated to a request; else an empty string."""
+    """Return why a matching device cannot be allocated to a request; empty if it can."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"
@@ -493,11 +489,11 @@ def too_many_choices(request: DeviceClaimRequest) -> str:
 def evaluate_selectors(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]], steps: int = STEPS_OF_SESSION
 ) -> Devices:
-    """Evaluate the selectors of requests on all devices, within a limit on steps.
+    """Evaluate the selectors of requests on all devices, up to a maximum number of steps.
 
-    Requests beyond the limit are added to `postponed`. Devices cache the results, so that a later
-    session continues where this session ends. Namespaces take turns: in each round, every namespace
-    contributes its remaining request with the shortest selectors.
+    Requests whose selectors exceed the limit are added to `postponed`. Devices cache the results,
+    so a later session continues where this one stopped. Namespaces are served round-robin: in each
+    round, every namespace contributes its remaining request with the shortest selectors.
 
     `needs` are (namespace, request) pairs.
     """
@@ -531,7 +527,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Return the requests in rounds over namespaces; in a namespace, short selectors come first."""
+    """Return the requests round-robin over namespaces, shortest selectors first in a namespace."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

@@ -1,4 +1,4 @@
-"""GPU requests of tasks in thousandths of a GPU, and the allocation of a node's GPUs to tasks."""
+"""GPU requests in thousandths of a GPU, and the assignment of a node's GPUs to tasks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WHOLE: Final = 1000
 
 
 def num_gpus(amounts: Amounts) -> int:
-    """Return the number of GPUs in amounts of device plugin resources (nvidia.com/gpu)."""
+    """Return the number of GPUs in `amounts`: the sum over resources such as nvidia.com/gpu."""
     return sum(amount for resource, amount in amounts if is_gpu(resource))
 
 
 def share_milli(shape: TaskShape) -> int:
-    """Return the thousandths of one GPU that a task requests as a GPU share; 0 without a share."""
+    """Return the requested share of one GPU in thousandths, or 0 if no share is requested."""
     return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
 
 def gpu_milli(shape: TaskShape) -> int:
-    """Return the thousandths of a GPU that a task requests, as whole GPUs or as a GPU share."""
+    """Return the GPU request of a task (whole GPUs or a GPU share) in thousandths of a GPU."""
     return num_gpus(shape.request) * WHOLE + share_milli(shape)
 
 
@@ -42,14 +42,14 @@ def gpus_of(node: Node) -> int:
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of a GPU that a task occupies on a node.
 
-    The result includes whole GPUs, GPU shares and vGPUs. The result excludes MIG slices that are
-    separate resources, and devices of ResourceClaims.
+    Whole GPUs, GPU shares and vGPUs are included. MIG slices with their own resource name and
+    ResourceClaim devices are not.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
 
 def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
-    """Return the GPU thousandths of a task's vGPUs: the larger of core and memory fractions."""
+    """Return the thousandths of a GPU that vGPUs take: the maximum of core and memory fraction."""
     if not shape.shared_gpus:
         return 0
     devices = () if node is None else node.shared_gpus
@@ -66,12 +66,11 @@ def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
 class GpuBook:
     """The free thousandths of each GPU of a node.
 
-    Scheduler plugins only check that requests fit; a Kubernetes device plugin chooses the GPUs.
-    This class assumes that a GPU share is allocated on the fullest GPU that has space for the
-    share. This class also assumes that requests for whole GPUs get the free GPUs with the lowest
-    numbers.
+    Scheduler plugins only check that requests fit; the Kubernetes device plugin picks the GPUs.
+    This class assumes that it picks the fullest GPU with enough free capacity for a GPU share, and
+    the lowest-numbered free GPUs for whole GPUs.
 
-    `is_plain` means that all GPUs of the node belong to the resource whose GPUs can be shared.
+    `is_plain` means that all GPUs of the node are of the resource whose GPUs can be shared.
     """
 
     def __init__(self, node: Node) -> None:
@@ -80,10 +79,10 @@ class GpuBook:
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
-        """Allocate GPUs to a task and return the GPU numbers.
+        """Allocate GPUs to a task and return their indices.
 
-        If too few GPUs are free, the method returns fewer GPUs than requested, or no GPU. Moving
-        GPU shares to other GPUs could still make such a request fit.
+        If too few GPUs are free, fewer GPUs than requested are returned, possibly none, even if
+        moving GPU shares between GPUs would make the request fit.
         """
         if shared_gpus:
             indices = self._indices
@@ -103,7 +102,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks: task by task, or jointly if one task would not fit."""
+        """Return GPUs for several tasks: one task at a time, or jointly if a task does not fit."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -126,7 +125,7 @@ class GpuBook:
         shared_gpus: Sequence[GpuShare],
         sign: int = 1,
     ) -> None:
-        """Mark GPUs by number as allocated to a task, or as free again if `sign` is -1."""
+        """Subtract a task from its GPUs' free capacity; `sign` -1 adds it back."""
         if not shared_gpus:
             each = sign * _gpu_milli_each(shape)
             for i in gpus:
@@ -135,7 +134,7 @@ class GpuBook:
     def release(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Release the GPUs of a task."""
+        """Free the GPUs that a task occupies."""
         self.occupy(shape, gpus, shared_gpus, -1)
 
 
@@ -155,7 +154,7 @@ def _find_joint_allocation(
     fitting = sorted((idle, i) for i, idle in enumerate(free) if idle >= each)
     if len(fitting) < number:
         return None
-    # GPUs with the same free amount are interchangeable. Whole GPUs are taken from unused GPUs.
+    # GPUs with equal free capacity are interchangeable. Whole-GPU requests take unused GPUs.
     subsets = [fitting[:number]]
     if number == 1:
         subsets = [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

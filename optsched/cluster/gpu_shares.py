@@ -1,4 +1,4 @@
-"""GPUs and NPUs that tasks share by memory and cores, as registered by a device plugin."""
+"""GPUs and NPUs that tasks share by memory and cores, as their device plugin registers them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import NamedTuple
 from optsched.units.digits import is_decimal
 
 NO_LIMIT = 1 << 40
-"""The maximum number of tasks that is assumed for a device without such a limit."""
+"""The maximum number of tasks per device, if the device plugin sets no maximum."""
 
 ALL_CORES = 100
 
 NVIDIA = "NVIDIA"
-"""The family name of vGPUs. GPUs that are shared by memory have an empty family name, and NPUs have
-their chip name."""
+"""The family name of vGPUs. GPUs shared by memory have an empty family name, and NPUs have the name
+of their chip.
+"""
 
 _MOST_DIGITS = 6
 
 
 class Instance(NamedTuple):
-    """Equal MIG slices of a GPU: profile name, memory of each slice, and number of slices."""
+    """Equal MIG slices of a GPU: profile name, memory per slice and number of slices."""
 
     name: str
     memory: int
@@ -35,9 +36,10 @@ class Geometry:
     instances: tuple[Instance, ...]
 
     def locate_slice(self, text: str) -> tuple[int, int] | None:
-        """Return the profile index of the slice at a position, and its number in the profile.
+        """Return the profile index of a slice and the slice's index within that profile.
 
-        Returns None if the text is not the position of a slice.
+        `text` is the slice's position, a decimal number. Returns None if no slice has this
+        position.
         """
         if not is_decimal(text, _MOST_DIGITS):
             return None
@@ -49,12 +51,12 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """Return the position of a slice, counted over all profiles in their order."""
+        """Return the position of a slice, counted over all profiles in order."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 
 class Template(NamedTuple):
-    """A template (vNPU size) of a chip: its name and its memory."""
+    """A vNPU template of a chip: its name and memory."""
 
     name: str
     memory: int
@@ -62,7 +64,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip type of NPUs, which are shared by templates or only as whole devices.
+    """An NPU chip type; its devices are shared by templates, or used only as whole devices.
 
     Attributes
     ----------
@@ -71,10 +73,10 @@ class Chip:
     memory
         Memory of one device, in the unit of the device plugin.
     capacity
-        The largest possible memory request. A request that exceeds the largest template gets a
-        whole device.
+        The largest memory request that a device can serve. A request above the largest template
+        gets a whole device.
     templates
-        Templates by memory, smallest first.
+        Templates in ascending order of memory.
     """
 
     name: str
@@ -83,9 +85,9 @@ class Chip:
     templates: tuple[Template, ...]
 
     def cut(self, memory: int) -> Template | None:
-        """Return the smallest template for a memory request.
+        """Return the smallest template that serves a memory request.
 
-        A template with an empty name stands for a whole device. Returns None if the request exceeds
+        A template with an empty name means the whole device. Returns None if the request exceeds
         `capacity`.
         """
         for template in self.templates:
@@ -96,32 +98,30 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class SharedGpu:
-    """One GPU or NPU that may be shared.
+    """A GPU or NPU that tasks can share.
 
     Attributes
     ----------
     key
         Index of the GPU on its node (GPU sharing by memory), or UUID of the device (vGPU).
     memory
-        Memory of the device in the unit of the device plugin, MiB by default.
+        Device memory in the unit of the device plugin, MiB by default.
     sharers
         Maximum number of tasks that may share the device.
     mode
-        The way in which the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing
-        by memory.
+        How the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing by memory.
     model
         The device model, for tasks that request a model.
     is_healthy
-        Whether the device is healthy; an unhealthy device gets no further tasks.
+        Whether the device is healthy; an unhealthy device accepts no further tasks.
     geometries
         The MIG partitions of the GPU, in mode `mig`.
     npu
         The chip name of an NPU; empty for a GPU.
     chip
-        The division of an NPU, or None if unknown. An NPU without a known chip is not shared.
+        The chip type of an NPU, or None if unknown; an NPU of unknown type is not shared.
     network
-        Number of the NPU network (on the node) that contains this NPU, or None if the network is
-        not reported.
+        Number of the network on the node that connects this NPU, or None if it is not reported.
     """
 
     key: str
@@ -137,7 +137,7 @@ class SharedGpu:
 
     @property
     def family(self) -> str:
-        """`NVIDIA` for a vGPU device, the chip name for an NPU, else empty."""
+        """`NVIDIA` for a vGPU, the chip name for an NPU, empty otherwise."""
         return self.npu or (NVIDIA if self.mode else "")
 
     @property
@@ -148,18 +148,19 @@ class SharedGpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuShareRequest:
-    """The vGPUs, or the NPUs of one chip, that one container requests.
+    """The vGPUs, or the NPUs of one chip type, that one container requests.
 
     Attributes
     ----------
     number
-        Number of different devices that the container requests.
+        Number of distinct devices.
     memory
-        Memory on each device; 0 if the container requests a percentage (`percent`).
+        Memory on each device; 0 if the container requests a percentage instead.
     percent
-        Percentage of the memory of each device.
+        Percentage of each device's memory.
     cores
-        Percentage of the cores of each device; with `ALL_CORES`, the device is not shared.
+        Percentage of each device's cores; a device of which `ALL_CORES` are requested is not
+        shared.
     npu
         The chip name of NPUs; empty for vGPUs.
     """
@@ -175,9 +176,9 @@ class GpuShareRequest:
 class GpuShare:
     """The share of one device that a task holds.
 
-    `container` is the index of the container among the pod's containers that request shares.
-    `instance` is the position of a MIG slice (`geometry-position`), the template of an NPU, or
-    empty. `npu` is the chip name of an NPU, and empty for a GPU.
+    `container` is the container's index among the containers of the pod that request shares.
+    `instance` is a MIG slice (`geometry-position`), an NPU template, or empty. `npu` is the chip
+    name of an NPU, empty for a GPU.
     """
 
     key: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Alignment(StrEnum):
-    """The topology manager policy of a kubelet, which aligns CPUs and devices to NUMA nodes."""
+    """The kubelet's topology manager policy, which aligns CPUs and devices to NUMA nodes."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -22,7 +22,7 @@ class Alignment(StrEnum):
 
     @property
     def is_strict(self) -> bool:
-        """Whether the kubelet rejects a pod that it cannot align."""
+        """Whether the kubelet rejects a pod whose resources it cannot align."""
         return self in (Alignment.RESTRICTED, Alignment.SINGLE)
 
 
@@ -45,7 +45,7 @@ class NumaPart:
 
 @dataclass(frozen=True, slots=True)
 class NumaHold:
-    """The NUMA resources of a pod, as the agent on its node reports them.
+    """The NUMA resources that a pod holds, as reported by the agent on its node.
 
     Attributes
     ----------
@@ -66,11 +66,11 @@ class NumaCell:
     Attributes
     ----------
     cpus, gpus
-        Total numbers of CPUs and GPUs of the NUMA node.
+        Numbers of all CPUs and GPUs of the NUMA node.
     reserved
-        Number of CPUs reserved for the system: no container gets these CPUs exclusively.
+        Number of CPUs reserved for the system, which no container gets exclusively.
     free_cpus, free_gpus
-        Numbers of CPUs and GPUs that are neither reserved nor held by a pod, as the agent reports.
+        Numbers of CPUs and GPUs that the agent reports as neither reserved nor held by a pod.
 
     """
 
@@ -89,13 +89,13 @@ class Numa:
     Attributes
     ----------
     alignment
-        Topology manager policy of the kubelet; `none` if containers get no exclusive CPUs.
+        Topology manager policy of the kubelet; `none` if no container gets exclusive CPUs.
     cells
         NUMA nodes, sorted by number.
     holds
-        Pods whose NUMA resources the agent reports; other pods may hold the remaining resources.
+        The reported NUMA resources of pods; pods without a report may hold further resources.
     problem
-        The reason why the reported data cannot be used; empty if the data can be used.
+        Why the agent's report cannot be used; empty if it can.
 
     """
 
@@ -110,14 +110,14 @@ class Numa:
 
 @dataclass(frozen=True, slots=True)
 class RequiredData:
-    """The images and data sets that a pod uses.
+    """The images and data sets that a pod needs.
 
     Attributes
     ----------
     images
-        The image (with tag) of each container; empty if images do not matter for the pod.
+        The image (with tag) of each container; empty if scheduling ignores the pod's images.
     datasets
-        Names of data sets, in order.
+        Names of the data sets, in order.
 
     """
 
@@ -127,7 +127,7 @@ class RequiredData:
 
 @dataclass(frozen=True)
 class Store:
-    """The local data of a node: (name, bytes) pairs of images, and sorted names of data sets."""
+    """Data on a node: its images as (name, bytes) pairs, and the sorted names of its data sets."""
 
     images: tuple[tuple[str, int], ...] = ()
     datasets: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The nodes assigned to one scheduler, and the nodes that the scheduler reports as in use."""
+    """The nodes assigned to one scheduler, and the nodes that it reports as in use."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Sharding:
     Attributes
     ----------
     name
-        Name of the shard of this scheduler.
+        Name of this scheduler's shard.
     shards
         All shards, in name order.
 
@@ -181,21 +181,21 @@ class Sharding:
 
     @property
     def own_shard(self) -> Shard | None:
-        """The shard of this scheduler, or None without sharding or if the shard does not exist."""
+        """The shard of this scheduler; None if sharding is off or the shard does not exist."""
         if self.mode is ShardMode.NONE:
             return None
         return next((shard for shard in self.shards if shard.name == self.name), None)
 
     @property
     def is_missing(self) -> bool:
-        """Whether sharding is on but the shard of this scheduler does not exist."""
+        """Whether sharding is on but this scheduler's shard does not exist."""
         return self.mode is not ShardMode.NONE and self.own_shard is None
 
     @cached_property
     def nodes(self) -> frozenset[str] | None:
-        """Names of the nodes in this scheduler's shard that no other shard reports in use.
+        """Names of the nodes in this scheduler's shard that no other shard reports as in use.
 
-        The property is None if sharding is off or the shard of this scheduler does not exist.
+        None if sharding is off or this scheduler's shard does not exist.
         """
         if self.own_shard is None:
             return None
@@ -203,7 +203,7 @@ class Sharding:
         return frozenset(self.own_shard.wanted).difference(chain.from_iterable(others))
 
     def excludes(self, node: str) -> bool:
-        """Return whether this scheduler must neither place pods on a node nor evict pods there."""
+        """Return whether this scheduler must neither place nor evict pods on a node."""
         return self.mode is ShardMode.HARD and self.nodes is not None and node not in self.nodes
 
 

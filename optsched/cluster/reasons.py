@@ -1,4 +1,4 @@
-"""Reasons why gangs wait, and flaws of objects; each consists of a code and one sentence."""
+"""Reasons why gangs are pending, and flaws of objects; each has a code and one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Every reason for which a gang may be pending, in the order in which reasons are checked."""
+    """Every reason why a gang may be pending, in the order in which the reasons are checked."""
 
     REFUSED = "RefusedByAPIServer"
     INVALID_POD = "InvalidPod"
@@ -50,8 +50,9 @@ class ReasonCode(StrEnum):
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons for lack of capacity; the reason of a gang may alternate between them as pods start and
-end."""
+"""Reasons that mean insufficient capacity. A gang's reason may switch between them as pods start
+and end.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The code of a flaw in an object; the event about the flaw has this code as its reason."""
+    """The code of a flaw in an object; events about the flaw use it as their reason."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"
@@ -84,12 +85,12 @@ class FlawCode(StrEnum):
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Codes of flaws of single fields, which the reader of files reports with file and line."""
+"""Codes of flaws in a single field, which the manifest reader reports with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One flaw of an object of the cluster.
+    """A flaw in an object of the cluster.
 
     Attributes
     ----------

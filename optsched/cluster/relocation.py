@@ -1,7 +1,7 @@
-"""Tasks that are evicted or moved: evicted, created again by their owners, and started elsewhere.
+"""Evicted pods and moved pods; a moved pod's owner recreates it and it starts on another node.
 
-Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
-to a node. An expected task reserves the capacity on the node until the replacement pod exists.
+Between the eviction of a pod and the creation of its replacement, no pod exists that could be
+nominated to a node. An expected task reserves the node's capacity until the replacement exists.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""Milliseconds after the eviction of a pod for which capacity is reserved for its replacement."""
+"""Milliseconds after a pod's eviction for which capacity stays reserved for its replacement."""
 
 _ALONE = "pod:"
-"""Prefix of the gang names of bare pods."""
+"""Prefix of gang names that stand for bare pods."""
 
 _MARK = "~"
-"""Suffix of the keys of tasks without a pod; names of Kubernetes objects cannot contain "~"."""
+"""Suffix of the keys of tasks without a pod; Kubernetes object names cannot contain "~"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Move:
     to
         Name of the node on which capacity is reserved.
     gang, owner, queue
-        Gang, owner and queue of the evicted pod. The replacement belongs to the same gang. If the
-        evicted pod is a bare pod, the replacement has the same owner.
+        Gang, owner and queue of the evicted pod. The replacement has the same gang; the replacement
+        of a bare pod has the same owner.
     request
-        Request of the evicted pod.
+        Resource request of the evicted pod.
     at_ms
-        Time of the decision to move the pod, in epoch milliseconds.
+        Time at which the move was decided, in epoch milliseconds.
 
     """
 
@@ -67,7 +67,7 @@ class Move:
 
 
 def successor_of(task: Task, to: str) -> Task:
-    """Return the pending task that replaces a moved task and is nominated to a node."""
+    """Return the pending task that replaces a moved task, nominated to the node `to`."""
     return replace(
         task,
         key=task.key + _MARK,
@@ -85,17 +85,16 @@ def successor_of(task: Task, to: str) -> Task:
 
 
 def is_successor(key: str) -> bool:
-    """Return whether a task stands for a pod that does not exist yet."""
+    """Return whether a task key stands for a pod that does not exist yet."""
     return key.endswith(_MARK)
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot in which tasks are evicted and their successors are nominated to nodes.
+    """Return the snapshot after tasks are evicted and their successors are nominated to nodes.
 
     `places` maps the key of a moved task to the node of its successor.
     """
-    # Successors request the resources that their predecessors hold, so victims must not request the
-    # same resources.
+    # Successors request what their predecessors hold, so victims must not request it as well.
     terminating = with_terminating(snapshot, places, still_request=False)
     gangs: list[Gang] = []
     for before, gang in zip(snapshot.gangs, terminating.gangs, strict=True):
@@ -105,7 +104,7 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot in which pending tasks are nominated to the nodes in `places`."""
+    """Return the snapshot with pending tasks nominated to nodes; `places` maps task to node."""
     gangs: list[Gang] = []
     for gang in snapshot.gangs:
         if any(t.key in places for t in gang.tasks):
@@ -129,7 +128,7 @@ def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
 
 
 def read_moves(text: str) -> tuple[Move, ...]:
-    """Return the moves in an annotation; an empty tuple if the annotation cannot be parsed."""
+    """Parse the moves in an annotation; returns an empty tuple if it cannot be parsed."""
     try:
         listed = json.loads(text)
         return tuple(
@@ -150,7 +149,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
 
 
 def write_moves(moves: Iterable[Move]) -> str:
-    """Return moves as the text of an annotation, sorted by task key; empty without moves."""
+    """Encode moves as an annotation value, sorted by task key; empty without moves."""
     listed = [
         {
             "pod": move.task,
@@ -174,11 +173,11 @@ class Kept:
     Attributes
     ----------
     snapshot
-        The cluster with capacity reserved for every replacement. An existing replacement pod is
-        nominated to its node. An expected task reserves the capacity for a pod that does not exist
-        yet.
+        The cluster with capacity reserved for every replacement. A replacement pod that exists is
+        nominated to its node; for one that does not exist yet, an expected task reserves the
+        capacity.
     left
-        Maps the key of a gang with recorded moves to the moves whose replacements do not exist yet.
+        Maps the key of a gang to its recorded moves whose replacements do not exist yet.
 
     """
 
@@ -187,7 +186,7 @@ class Kept:
 
 
 def kept_places(snapshot: Snapshot) -> Kept:
-    """Return the snapshot with capacity reserved for the recorded moves that are still valid."""
+    """Return the snapshot with capacity reserved for all recorded moves that are still valid."""
     recorded = {
         g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
     }
@@ -205,9 +204,9 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return, by gang key, the move records that change when a plan is executed.
+    """Return the move records that change if `actions` are executed, as annotations by gang key.
 
-    A move is dropped from the record once its replacement pod exists, because that pod is then
+    A move is removed from the record once its replacement pod exists, because that pod is then
     nominated or bound.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
@@ -233,7 +232,7 @@ def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
 
 
 class _Arrivals:
-    """A matcher of pending pods with the moved pods that they replace."""
+    """Matches pending pods to the moved pods that they replace."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -246,7 +245,7 @@ class _Arrivals:
                     self._waiting.setdefault(recreator, []).append(task)
 
     def is_open(self, move: Move) -> bool:
-        """Return whether the capacity for a moved pod's replacement must stay reserved."""
+        """Return whether capacity must stay reserved for the replacement of a moved pod."""
         node = self._snapshot.node_by_name.get(move.to)
         if node is None or not node.ready:
             return False
@@ -259,7 +258,7 @@ class _Arrivals:
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Return the node of each replacement pod by task key, and the moves of these pods."""
+        """Return the node of each replacement pod by task key, and the moves they complete."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -269,8 +268,7 @@ class _Arrivals:
             waiting = self._waiting.get(recreator, [])
             gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
             if gang is not None and not _is_alone(gang.key):
-                # The capacity stays reserved until the gang is running, or until all of its
-                # replacement pods exist.
+                # The capacity stays reserved until the gang runs or all its replacement pods exist.
                 num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
                 if num_ready < gang.min_member and len(waiting) < len(own_moves):
                     continue
@@ -286,17 +284,17 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Return a key that is equal for a moved pod and its replacement: gang, owner or task key."""
+    """Return a key that a moved pod and its replacement share: gang, owner or task key."""
     return (owner or task) if _is_alone(gang) else gang
 
 
 def _is_alone(gang: str) -> bool:
-    """Return whether a key is the key of a bare pod's gang."""
+    """Return whether a gang key stands for a bare pod."""
     return gang.partition("/")[2].startswith(_ALONE)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
-    """Return the snapshot with an expected task for each move, which reserves the capacity."""
+    """Return the snapshot with an expected task per move, which reserves the move's capacity."""
     if not moves:
         return snapshot
     by_node: dict[str, list[Task]] = {}
@@ -339,16 +337,15 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
 def with_terminating(
     snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
 ) -> Snapshot:
-    """Return the snapshot in which the tasks with the given keys terminate.
+    """Return the snapshot in which the tasks in `tasks` (keys) are evicted and terminate.
 
-    With `still_request`, the queue of a terminating task still requests the resources that the task
-    holds (`Task.is_victim`). Without `still_request`, other tasks, such as replacements, have to
-    request these resources. Unchanged objects are shared with `snapshot`.
+    With `still_request`, the queue of an evicted task still requests the resources that the task
+    holds (`Task.is_victim`). Otherwise other tasks, such as replacements, must request them.
+    Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot
-    # A task must be the same object in its gang and on its node, also after the task is marked as
-    # terminating.
+    # A task must be the same object in its gang and on its node, before and after its eviction.
     marked: dict[int, Task] = {}
     nodes: list[Node] = []
     for node in snapshot.nodes:
@@ -364,9 +361,9 @@ def with_terminating(
 def _mark_terminating(
     tasks: tuple[Task, ...], keys: Collection[str], marked: dict[int, Task], *, is_victim: bool
 ) -> tuple[Task, ...]:
-    """Return the tasks with the tasks in `keys` evicted; the same tuple if no task is in `keys`.
+    """Return the tasks with those in `keys` evicted, or `tasks` itself if `keys` names none.
 
-    `marked` maps the identity of an original task to the task after its eviction.
+    `marked` maps the id of an original task object to the evicted task.
     """
     if not any(task.key in keys for task in tasks):
         return tasks
@@ -382,18 +379,17 @@ def _mark_terminating(
 
 
 def read_evicted(text: str) -> dict[str, str]:
-    """Return the evicted pods in a PodGroup annotation as a mapping from pod name to pod UID."""
+    """Parse the evicted pods in a PodGroup annotation; returns pod UIDs keyed by pod name."""
     pairs = (entry.partition("=") for entry in text.split())
     return {name: uid for name, _, uid in pairs}
 
 
 def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
-    """Return the terminating tasks of a gang that are still charged to the quota of their queue.
+    """Return a gang's terminating tasks that still count against the quota of their queue.
 
-    A deleted pod runs until its grace period ends, and the user who deletes the pod chooses that
-    period. Until the end of the period, hard limits include the pod, as in a ResourceQuota. Hard
-    limits exclude pods that a scheduler has evicted, because their capacity is for their
-    preemptors.
+    A deleted pod runs until its grace period ends, and the user who deletes it chooses that period.
+    Until then, hard limits include the pod, as in a ResourceQuota. Hard limits exclude pods that a
+    scheduler evicted, because their capacity is meant for their preemptors.
     """
     found = [
         task

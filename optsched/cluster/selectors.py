@@ -1,4 +1,4 @@
-"""Label requirements and the selectors that consist of them, with the semantics of Kubernetes."""
+"""Label requirements and the selectors built from them, with Kubernetes semantics."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def accepts(self, value: str | None) -> bool:
-        """Return whether a label value, or None for an absent label, meets the requirement.
+        """Return whether a label value meets the requirement; None stands for an absent label.
 
-        `NotIn` accepts an absent label; `Gt` and `Lt` accept integers only, as the upstream
-        selector does.
+        `NotIn` accepts an absent label. `Gt` and `Lt` accept only integers, as in Kubernetes.
         """
         match self.operator:
             case Operator.IN:
@@ -117,7 +116,7 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """A disjunction of terms (`v1.NodeSelector`); without terms it selects no node."""
+    """A disjunction of terms (`v1.NodeSelector`); without terms, it selects no node."""
 
     terms: tuple[NodeTerm, ...] = ()
 
@@ -139,7 +138,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A node taint, which keeps away pods that do not tolerate it."""
+    """A taint of a node, which repels pods that do not tolerate it."""
 
     key: str
     value: str
@@ -163,7 +162,7 @@ class Toleration:
     effect: TaintEffect | None = None
 
     def tolerates(self, taint: Taint) -> bool:
-        """Return whether this toleration tolerates a taint (`v1.Toleration.ToleratesTaint`)."""
+        """Return whether this toleration tolerates a taint (Kubernetes `ToleratesTaint`)."""
         if self.effect is not None and self.effect is not taint.effect:
             return False
         if self.key and self.key != taint.key:

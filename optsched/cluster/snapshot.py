@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
 NO_POD_LIMIT = 1 << 40
-"""The pod capacity that is assumed for a node without a limit."""
+"""The pod capacity of a node that does not report a limit."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
@@ -60,14 +60,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _CacheOwner:
-    """An object that caches the results of pure functions of itself."""
+    """Base class that caches the results of pure functions of the object."""
 
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Self], Derived]) -> Derived:
-        """Return the cached result of a pure function of this object.
+        """Return the result of a pure function of this object, computed once.
 
-        An unchanged object is the same object in the next session, which then reuses the result.
+        An object that does not change stays the same object in the next session, which reuses the
+        result.
         """
         known = self._derived
         if compute not in known:
@@ -77,35 +78,35 @@ class _CacheOwner:
 
 @dataclass(frozen=True, slots=True)
 class Node(_CacheOwner):
-    """A node and the tasks on the node, including tasks of other schedulers.
+    """A node and the tasks on it, including tasks of other schedulers.
 
     Attributes
     ----------
     allocatable
-        Allocatable resources, including `pods`; without `pods` the number of pods is not limited.
+        Allocatable resources, including `pods`; if `pods` is missing, the number of pods is
+        unlimited.
     ready
         Whether the node is ready; a node that is not ready has no capacity.
     unschedulable
-        Whether the node is cordoned: only pods that tolerate the unschedulable taint may start on
-        the node.
+        Whether the node is cordoned: only pods that tolerate the unschedulable taint may start
+        there.
     gpu_model
-        The model of the node's GPUs, for requests that name models; empty if unknown.
+        The model of the node's GPUs, for requests that name GPU models; empty if unknown.
     residents
-        Tasks that hold resources on the node (bound, running or terminating), in key order.
+        Tasks that hold resources on the node (bound, running or terminating), sorted by key.
     load
         The measured load of the node, or None if unknown.
     shared_gpus
         GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        The reason why a device plugin's report on the node cannot be parsed completely; empty
-        without a problem.
+        Why a device plugin's report on the node cannot be parsed completely; empty if it can.
     numa
         The NUMA nodes of the node, or None if no agent reports them.
     store
         Images and data sets on the node.
     attach_limits
-        Maximum number of volumes that may be attached to the node, by CSI driver; a missing driver
-        has no limit.
+        Maximum number of volumes attached to the node, by CSI driver; a missing driver has no
+        limit.
 
     """
 
@@ -140,7 +141,7 @@ class Node(_CacheOwner):
 
     @property
     def marks(self) -> tuple[Taint, ...]:
-        """The taints of the node; a cordoned node has the unschedulable taint."""
+        """The node's taints, including the unschedulable taint if the node is cordoned."""
         if not self.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
             return self.taints
         return (*self.taints, _CORDONED)
@@ -162,7 +163,7 @@ class GangPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The controller of another object, for example a job that controls a PodGroup."""
+    """The controller of another object, for example the job that controls a PodGroup."""
 
     api_version: str
     kind: str
@@ -172,7 +173,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Gang(_CacheOwner):
-    """Tasks that start together or not at all: a PodGroup and its pods.
+    """Tasks that start together or not at all: a PodGroup with its pods.
 
     A bare pod of this scheduler forms a gang of one task (`is_implicit`).
 
@@ -183,10 +184,10 @@ class Gang(_CacheOwner):
     queue
         Name of the gang's queue.
     min_member
-        The smallest number of tasks of the gang that may run (`minMember`).
+        The minimum number of tasks that must run together (`minMember`).
     min_role
-        (role, number) pairs: the minimums by role as specified; `role_minimums` has the effective
-        minimums.
+        (role, number) pairs: the minimum per role as specified; `role_minimums` has the effective
+        ones.
     min_resources
         Resources that must be available before any pod of the gang starts.
     min_usage
@@ -194,20 +195,17 @@ class Gang(_CacheOwner):
     tasks
         All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
-        Time at which the gang began to wait: the creation time of the gang, or the end of its last
-        run.
+        Time since which the gang has been waiting: its creation time, or the end of its last run.
     topology
         The topology request of the gang, or None without one.
     sub_groups
-        Rules that form subgroups; a task belongs to a subgroup of the first rule that matches the
-        task.
+        Rules that form subgroups; a task belongs to the subgroup of the first matching rule.
     is_loose
-        Whether tasks may start one by one; `min_member` then only limits evictions.
+        Whether tasks may start individually; `min_member` then only limits evictions.
     owner
-        The controller of the PodGroup, or None without a controller.
+        The controller of the PodGroup, or None if it has none.
     problem
-        The reason why the gang cannot be scheduled, independent of plugins, or None if the gang can
-        be scheduled.
+        Why no plugin could schedule the gang; None if it can be scheduled.
 
     """
 
@@ -243,12 +241,12 @@ class Gang(_CacheOwner):
 
     @property
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
-        """(role, number) pairs: the number of tasks of each role in the minimum of the gang.
+        """(role, number) pairs: how many tasks of each role the gang's minimum includes.
 
-        If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
-        (`CheckTaskReady`), and a job may start without its driver. If the sum exceeds `min_member`,
-        optsched instead sets the minimum of each role in `min_role` that has pods to 1. If the
-        number of roles with pods exceeds `min_member`, no minimum by role applies.
+        If the numbers in `min_role` sum to more than `min_member`, Volcano ignores them
+        (`CheckTaskReady`), so a job may start without its driver. optsched instead sets the minimum
+        of each role in `min_role` that has pods to 1. If even the number of such roles exceeds
+        `min_member`, no role has a minimum.
         """
         minimums = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in minimums) <= self.min_member:
@@ -259,17 +257,16 @@ class Gang(_CacheOwner):
 
     @property
     def missing_resources(self) -> Amounts:
-        """`min_resources` minus the requests of the succeeded tasks of the minimum.
+        """`min_resources` minus the requests of succeeded tasks that are part of the minimum.
 
-        Succeeded tasks of a role are subtracted up to the minimum of the role. Beyond the minimums
-        of roles, at most `min_member` minus the sum of all role minimums further tasks are
-        subtracted.
+        Succeeded tasks of a role are subtracted up to the role's minimum. Of the other succeeded
+        tasks, at most `min_member` minus the sum of all role minimums are subtracted.
         """
         return self.derived(_missing_resources)
 
     @property
     def recorded_hypernode(self) -> str:
-        """The HyperNode in which the tasks of the gang ran last; empty without a record."""
+        """The HyperNode in which the gang's tasks last ran; empty if none is recorded."""
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
@@ -300,7 +297,7 @@ def _missing_resources(gang: Gang) -> Amounts:
 
 
 class QueueState(StrEnum):
-    """The state of a queue; only an open queue accepts further gangs."""
+    """The state of a queue; only an open queue accepts new gangs."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -310,21 +307,21 @@ class QueueState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """The affinity of a queue to node groups (label `volcano.sh/nodegroup-name`).
+    """A queue's affinity to node groups (label `volcano.sh/nodegroup-name`).
 
     Attributes
     ----------
     required, preferred
-        Node groups that the queue may use, and node groups that the queue prefers.
+        Node groups that the queue is restricted to, and node groups that it prefers.
     excluded
         Node groups that the queue must not use.
     last_resort
         Excluded node groups that the queue avoids but may use.
     limits
-        (group, amounts) pairs: the maximum that tasks of the queue may hold in a node group. A
-        missing resource is not limited.
+        (group, amounts) pairs: the maximum that the queue's tasks may hold in a node group. A
+        missing resource is unlimited.
     problem
-        The reason why the limits cannot be parsed; empty if the limits can be parsed.
+        Why the limits cannot be parsed; empty if they can.
 
     """
 
@@ -337,7 +334,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether the affinity names any node group outside its limits."""
+        """Whether the affinity names any node group, apart from `limits`."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -348,14 +345,14 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The amount above its deserved share that a queue may hold before others reclaim the excess.
+    """How far a queue may exceed its deserved share before other queues reclaim the excess.
 
     Attributes
     ----------
     part_ppm
         Tolerance in millionths of the deserved share.
     amounts
-        Tolerance by resource, added to `part_ppm`; a missing resource means 0.
+        Additional tolerance by resource; a missing resource has no additional tolerance.
 
     """
 
@@ -363,7 +360,7 @@ class Tolerance:
     amounts: Amounts = ()
 
     def protected_amount(self, resource: str, due: int) -> int:
-        """Return the amount of a resource that is protected from reclaim: `due` plus the tolerance.
+        """Return how much of a resource is protected from reclaim: `due` plus the tolerance.
 
         Returns 0 if `due` is 0.
         """
@@ -372,12 +369,12 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """The maximum amount of a resource that a queue may hold after it reclaims in a session.
+    """The maximum amount of a resource that a queue may hold after reclaiming it in a session.
 
     Attributes
     ----------
     queue
-        Name of the queue; the amount includes all its descendants.
+        Name of the queue; the amount includes the queue's descendants.
     most
         The maximum amount in base units of the resource.
 
@@ -390,31 +387,29 @@ class Entitlement:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, which has a share of the cluster.
+    """A queue, among which the cluster is shared.
 
     Attributes
     ----------
     capability
-        Hard limit by resource; a missing resource is not limited. If `capability` is None, no
-        resource is limited.
+        Hard limit by resource; a missing resource is unlimited. None means that every resource is
+        unlimited.
     deserved
-        Deserved amount by resource, for the `capacity` plugin; a missing resource has no deserved
-        amount.
+        Deserved amount by resource, for the `capacity` plugin; a missing resource has none.
     guarantee
         Guaranteed amount by resource, which other queues cannot use.
     parent
         Name of the parent queue; `root` for a top-level queue.
     is_fifo
-        Whether the queue has strict order: no gang may start before the head of the queue
-        (`dequeueStrategy: fifo`).
+        Whether gangs start strictly in queue order (`dequeueStrategy: fifo`).
     node_groups
-        Node groups that the queue may use; ignored unless the policy has a plugin for node groups.
+        Node groups that the queue may use; ignored unless the policy enables a node group plugin.
     tolerance
-        Amount above its deserved share that the queue may hold before other queues reclaim. A queue
-        with a tolerance gives back the capacity above its tolerance before queues without a
-        tolerance. The tolerance is None if the queue specifies no tolerance.
+        How far the queue may exceed its deserved share before other queues reclaim, or None if not
+        specified. Queues with a tolerance give back the capacity above it before queues without
+        one.
     problem
-        The flaw of the Queue object; no task of a queue with a flaw is placed. None without a flaw.
+        The flaw of the Queue object, or None; no task of a flawed queue is placed.
 
     """
 
@@ -437,12 +432,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A PersistentVolume that a claim could be bound to.
+    """A PersistentVolume to which a claim could be bound.
 
     Attributes
     ----------
     storage_class
-        Name of the StorageClass of the volume and the claim.
+        Name of the volume's StorageClass, which must be that of the claim.
     nodes
         Selects the nodes that can reach the volume; None for all nodes.
 
@@ -456,31 +451,30 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim, with the properties that the scheduler reads.
+    """A PersistentVolumeClaim, as far as the scheduler reads it.
 
     Attributes
     ----------
     nodes
-        Selects the nodes that can reach the volume, or for which a volume may be provisioned; None
-        for all nodes.
+        Selects the nodes that can reach the volume, or for which one may be provisioned; None for
+        all nodes.
     waits_for_consumer
         Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        The reason why pods that use the claim cannot start (unbound, lost); empty if pods can
-        start.
+        Why pods that use the claim cannot start (unbound, lost); empty if they can.
     size_bytes
         The requested storage in bytes while the claim waits for its pod.
     provisions
-        Whether a volume can be provisioned; otherwise the claim needs an existing volume.
+        Whether a volume can be provisioned; otherwise only existing volumes qualify.
     selected_node
         The node for which a volume is being provisioned (`volume.kubernetes.io/selected-node`).
     volumes
-        Volumes to which the waiting claim could be bound, the smallest first.
+        Volumes to which the waiting claim could be bound, in ascending order of size.
     driver, handle
-        The CSI driver of the volume, and the driver's name for the volume. The handle is empty
-        while no volume exists. The driver and the handle are empty without a CSI driver.
+        The volume's CSI driver, and the driver's name for the volume (empty while no volume
+        exists). Both are empty without a CSI driver.
     zones
-        (label, values) pairs of the volume: zones and regions that can reach the volume.
+        (label, values) pairs: the zones and regions from which the volume can be reached.
 
     """
 
@@ -498,11 +492,11 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim could get an existing volume for which other claims may compete."""
+        """Whether the claim competes with other claims for existing volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the claim's volume, or one that it could get."""
+        """Return whether a node can reach the claim's volume, or one that the claim could get."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -519,19 +513,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: the number of selected pods that may currently be evicted.
+    """A PodDisruptionBudget: how many of the selected pods may currently be evicted.
 
     Attributes
     ----------
     key
         `namespace/name`.
     selector
-        Selects the protected pods in the budget's namespace; None selects no pod.
+        Selects the protected pods in the budget's namespace; None selects no pods.
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaims within a guarantee may exceed the budget. The administrator decides this,
-        not the owner of the budget.
+        Whether reclaim within a queue's guarantee may exceed the budget. The administrator decides
+        this, not the owner of the budget.
 
     """
 
@@ -555,8 +549,8 @@ class Quota:
     key
         `namespace/name`.
     hard, used
-        The limit, and the amounts that existing pods use. Resources are named as in ResourceQuotas
-        (`cpu`, `requests.cpu`, `pods`).
+        The limits, and the amounts that existing pods use, under the resource names of
+        ResourceQuotas (`cpu`, `requests.cpu`, `pods`).
 
     """
 
@@ -571,7 +565,7 @@ class Quota:
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """Return `Gang.derived` for many gangs, with a fast path for cached results."""
+    """Return `compute(gang)` for each gang, cached by `Gang.derived`, with a fast path."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -604,30 +598,29 @@ def uniform_gang(
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """Capacity that must be free from the instant `start_ms` on, so that a gang can start.
+    """Capacity that must be free from `start_ms` on so that a gang can start.
 
     Attributes
     ----------
     gang
-        Key of the gang.
+        Key of the gang that holds the reservation.
     priority
-        Priority of the gang; only gangs of at most this priority must respect the reservation.
+        Priority of that gang; gangs of a higher priority ignore the reservation.
     start_ms
-        Expected start of the gang, in epoch milliseconds.
+        Expected start time of the gang, in epoch milliseconds.
     is_open
-        Whether `start_ms` is only a lower bound, because the gang waits for an event without an
-        expected time.
+        Whether `start_ms` is only a lower bound, because the gang waits for an event whose time is
+        unknown.
     nodes
-        (node, amounts that must be free on the node) pairs, sorted by node name.
+        (node, amounts that must be free on it) pairs, sorted by node name.
     queues
-        (queue with a capability, amounts that must be free within the capability) pairs, sorted by
-        queue name.
+        (queue, amounts that must be free within its capability) pairs, sorted by queue name.
     entitled
-        Keys of gangs of other queues that do not respect the reservation, because they start within
-        the entitlements of their queues.
+        Keys of gangs of other queues that ignore the reservation, because their queues are entitled
+        to the capacity.
     entitlements
-        (queue, amounts that the queue may hold with the gangs in `entitled`) pairs, sorted by queue
-        name.
+        (queue, amounts that the queue may hold including its gangs in `entitled`) pairs, sorted by
+        queue name.
 
     """
 
@@ -642,12 +635,12 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether the reservation reserves capacity; otherwise it only affects the order."""
+        """Whether capacity is reserved; otherwise the reservation only affects the gang order."""
         return bool(self.nodes or self.queues)
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The reservation without its capacity, for a gang that is placed before all others."""
+        """The reservation with no reserved capacity, for a gang that is placed before others."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 
@@ -664,7 +657,7 @@ class Snapshot:
     claims
         PersistentVolumeClaims by key; a missing claim does not exist.
     namespaces
-        Labels by namespace name, for namespace selectors.
+        Namespace labels, keyed by namespace name, for namespace selectors.
     budgets
         PodDisruptionBudgets, sorted by key.
     topology
@@ -676,17 +669,16 @@ class Snapshot:
     answers
         (request, response) pairs of the calls to extenders in a recorded session.
     reservations
-        Reservations for gangs, the earliest first. Sessions compute the reservations, which do not
-        exist in the API.
+        Reservations for gangs, earliest first; computed by the session, not read from the API.
     entitlements
-        Maximum amounts that reclaiming queues may hold in this session. Sessions compute the
-        entitlements, which do not exist in the API.
+        Maximum amounts that reclaiming queues may hold; computed by the session, not read from the
+        API.
     devices
-        Devices that may be allocated to ResourceClaims, and devices that are allocated to them.
+        Devices that are or can be allocated to ResourceClaims.
     priority_classes
-        Priority value by PriorityClass name; the equality of snapshots ignores this field.
+        Priority value by PriorityClass name; ignored when snapshots are compared.
     last_shuffle_ms
-        Maps a plugin to the time, in epoch milliseconds, of its last eviction of misplaced pods.
+        Time of a plugin's last eviction of misplaced pods in epoch milliseconds, keyed by plugin.
     usage
         Recorded usage by queue name.
 
@@ -725,7 +717,7 @@ class Snapshot:
 
     @cached_property
     def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The distinct shapes (requests and constraints) of all tasks on nodes."""
+        """The distinct resource requests and constraints of all tasks on nodes."""
         by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
         return tuple(dict.fromkeys(by_node))
 
@@ -741,9 +733,9 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """The number of residents that use a volume, by CSI driver, volume, and index of the node.
+        """Number of residents that use a volume, keyed by CSI driver, volume, and node index.
 
-        The mapping contains only nodes that limit the number of volumes of a driver.
+        Only nodes that limit the number of volumes of the driver are included.
         """
         found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
         for n, node in enumerate(self.nodes):

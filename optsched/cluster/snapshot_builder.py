@@ -1,6 +1,6 @@
-"""An incremental builder of snapshots: objects that did not change are reused.
+"""An incremental snapshot builder that reuses unchanged objects.
 
-The live cache, the reader of files and the simulator use this builder.
+The live cache, the manifest reader and the simulator use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_TASKS: Final[Mapping[str, Task]] = {}
 
 
 class SortedMap(Generic[V]):
-    """A map sorted by name; storing an equal value keeps the existing object."""
+    """A map sorted by name. Storing a value equal to the current value keeps the current object."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
@@ -33,7 +33,7 @@ class SortedMap(Generic[V]):
         return self._by_name.get(name)
 
     def store(self, name: str, value: V) -> None:
-        """Store a value under its name."""
+        """Store a value under a name."""
         known = self._by_name.get(name)
         if known is None:
             insort(self._names, name)
@@ -43,7 +43,7 @@ class SortedMap(Generic[V]):
         self._values = None
 
     def remove(self, name: str) -> None:
-        """Remove a name, if it exists."""
+        """Remove the value stored under a name, if any."""
         if self._by_name.pop(name, None) is None:
             return
         del self._names[bisect_left(self._names, name)]
@@ -51,7 +51,7 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values, sorted by name; always the same tuple object until a value changes."""
+        """All values, sorted by name; the same tuple object until a value changes."""
         if self._values is None:
             self._values = tuple(map(self._by_name.__getitem__, self._names))
         return self._values
@@ -77,21 +77,21 @@ class SnapshotBuilder:
         self._nodes: SortedMap[Node] = SortedMap()
 
     def find_node(self, name: str) -> Node | None:
-        """Return the stored node without residents, or None if the node is not stored."""
+        """Return a stored node without its residents, or None if the node is not stored."""
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:
-        """Store a node without residents; `add_resident` adds residents to the node."""
+        """Store a node without residents; `add_resident` adds them."""
         self._bare_nodes[node.name] = node
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it exists; its residents stay stored in case the node returns."""
+        """Remove a node, if it exists; its residents are kept in case the node returns."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 
     def add_resident(self, task: Task, node: str) -> None:
-        """Add a task to a node, or replace the task there."""
+        """Add a task to a node, replacing the task with the same key."""
         residents = self._residents.get(node)
         if residents is None:
             residents = self._residents[node] = {}
@@ -99,7 +99,7 @@ class SnapshotBuilder:
         self._changed_nodes.add(node)
 
     def remove_resident(self, key: str, node: str) -> Task:
-        """Remove a task from a node; returns the task."""
+        """Remove a task from a node and return the task."""
         residents = self._residents[node]
         task = residents.pop(key)
         if not residents:
@@ -108,11 +108,11 @@ class SnapshotBuilder:
         return task
 
     def residents(self, node: str) -> Mapping[str, Task]:
-        """Return the tasks on a node by key."""
+        """Return the tasks on a node, keyed by task key."""
         return self._residents.get(node, _NO_TASKS)
 
     def tasks_without_node(self) -> list[Task]:
-        """Return the tasks on nodes that are not stored, sorted by task key."""
+        """Return the tasks whose node is not stored, sorted by task key."""
         unknown = sorted(self._residents.keys() - self._bare_nodes.keys())
         tasks = (task for name in unknown for task in self._residents[name].values())
         return sorted(tasks, key=lambda task: task.key)

@@ -1,4 +1,4 @@
-"""Tasks (one pod each) and task shapes, the properties that decide on which nodes tasks fit."""
+"""Tasks (one pod each) and their `TaskShape`: resource request and placement constraints."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port that a pod binds on its node; the address 0.0.0.0 collides with every address."""
+    """A host port that a pod binds; the address 0.0.0.0 conflicts with every address."""
 
     protocol: str
     address: str
     port: int
 
     def collides(self, other: HostPort) -> bool:
-        """Return whether this port and another port conflict on one node."""
+        """Return whether two host ports conflict on one node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
@@ -39,7 +39,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """A required or preferred relation to other pods in the domains of a node label.
+    """An affinity or anti-affinity to other pods within domains, the values of a node label.
 
     Attributes
     ----------
@@ -48,8 +48,7 @@ class PodTerm:
     namespaces
         Namespaces of the pods that the term relates to.
     namespace_selector
-        Selects additional namespaces by label; None adds no namespace, and an empty selector adds
-        all namespaces.
+        Selects additional namespaces by label; None adds no namespace, and an empty selector all.
     topology_key
         The node label whose values are the domains.
     """
@@ -65,7 +64,7 @@ class PodTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadTerm:
-    """A topology spread constraint (`v1.TopologySpreadConstraint`) of a pod in its namespace."""
+    """A pod's topology spread constraint (`v1.TopologySpreadConstraint`) in its namespace."""
 
     max_skew: int
     topology_key: str
@@ -87,9 +86,9 @@ def _selected(selector: LabelSelector | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A GPU request: number of GPUs, thousandths of each GPU, and accepted models (empty: any).
+    """A GPU request: number of GPUs, thousandths per GPU, and accepted models (empty: any).
 
-    `milli` is 1000 for whole GPUs. A request for a GPU share is for exactly one GPU.
+    `milli` is 1000 for whole GPUs. A GPU share is always of exactly one GPU.
     """
 
     count: int
@@ -104,17 +103,17 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
-    """The properties that are equal for all tasks of a task class: requests and constraints.
+    """The resource request and constraints, which all tasks of a task class have in common.
 
-    A builder of tasks creates one shared `TaskShape` object for equal requests and constraints. A
-    comparison of two shapes therefore checks identity first, and values only for shapes from
-    different builders. The hash is computed once.
+    A task builder shares one `TaskShape` object among equal tasks. Comparing two shapes therefore
+    checks identity first; values are compared only if the shapes come from different builders. The
+    hash is computed once.
 
     Attributes
     ----------
     request
-        Requested amounts in base units; empty for a best-effort task. `pods` is missing, because
-        every task is exactly one pod.
+        Requested amounts in base units; empty for a best-effort task. `pods` is omitted, because
+        every task is one pod.
     node_selector
         The pod's `nodeSelector` as (label, value) pairs.
     node_affinity
@@ -124,24 +123,24 @@ class TaskShape:
     claims
         Keys (`namespace/name`) of the pod's PersistentVolumeClaims.
     shared_gpus
-        The requests for vGPUs or NPUs of each container that has such a request.
+        Per container, the request for vGPUs or NPUs, for containers that have one.
     device_claims
-        Keys of the ResourceClaims that tie the task to nodes or to other pods: shared claims,
-        claims with allocated devices, and missing claims.
+        Keys of the ResourceClaims that restrict the task to nodes or to other pods' nodes: shared
+        claims, allocated claims and missing claims.
     devices
-        Requests without an allocation, from the ResourceClaims that were created for this pod only.
+        Unallocated requests of the ResourceClaims that were created for this pod only.
     numa
-        The exclusive CPUs and GPUs that each container requests, for containers with such a
-        request.
+        Per container, the exclusive CPUs and GPUs that it requests, for containers that request
+        any.
     notes
-        (annotation, value) pairs of the pod's annotations that plugins read, in order.
+        (annotation, value) pairs of the pod annotations that plugins read, in order.
     preempts
-        Whether other pods may be evicted for the task (`preemptionPolicy`).
+        Whether other pods may be evicted so that the task can start (`preemptionPolicy`).
     burst
-        CPU and memory by which the limits of the task exceed its request.
+        CPU and memory limits of the task minus its requests.
     wants
-        Images and data sets of the task that only some nodes have. A session fills `wants` only if
-        a plugin scores nodes by local data.
+        Images and data sets of the task that only some nodes have; set only if a plugin scores
+        nodes by local data.
     """
 
     request: Amounts
@@ -196,21 +195,21 @@ class TaskShape:
 
     @property
     def is_best_effort(self) -> bool:
-        """Whether the task requests no resource at all."""
+        """Whether the task requests no resources."""
         return not self.request and self.device is None
 
     @property
     def looks_at_pods(self) -> bool:
-        """Whether other pods influence the choice of nodes on which the task may run."""
+        """Whether the nodes on which the task may run depend on other pods."""
         return bool(self.pod_affinity or self.pod_anti_affinity or self.spread or self.host_ports)
 
 
 class TaskStatus(StrEnum):
     """The scheduling-relevant state of a task.
 
-    An expected task stands for a moved pod that its owner has not created again yet; the expected
-    task reserves capacity on a node. The members are strings, because every session hashes the
-    status of every task, and Python hashes strings fast.
+    An expected task stands for a moved pod that its owner has not recreated yet, and reserves the
+    pod's capacity on a node. Members are strings because every session hashes the status of every
+    task, and Python hashes strings fast.
     """
 
     PENDING = "Pending"
@@ -224,7 +223,7 @@ class TaskStatus(StrEnum):
 
     @property
     def holds_resources(self) -> bool:
-        """Whether the task holds resources of its node."""
+        """Whether the task occupies resources of its node."""
         return self in _HOLDING
 
     @property
@@ -234,20 +233,20 @@ class TaskStatus(StrEnum):
 
     @property
     def counts_for_queue(self) -> bool:
-        """Whether the resources of the task are included in the usage of its queue."""
+        """Whether the task's resources are included in the usage of its queue."""
         return self in _CLAIMING
 
     @property
     def counts_as_ready(self) -> bool:
-        """Whether the task can be one of its gang's minimum (Volcano `ReadyTaskNum`)."""
+        """Whether the task counts towards its gang's minimum (Volcano `ReadyTaskNum`)."""
         return self in _READY
 
 
 class QueueGate(StrEnum):
-    """The scheduling gate that hides a pending task from autoscalers until its queue can admit it.
+    """optsched's scheduling gate, which hides a pending task from autoscalers until its admission.
 
-    `OPEN` means that optsched has opened a closed gate. The queue of the task is charged with the
-    task's request until the task is placed.
+    `OPEN` means that optsched has removed the gate. Until the task is placed, its request counts
+    against its queue.
     """
 
     NONE = ""
@@ -274,57 +273,54 @@ class Task:
     gang
         Key (`namespace/name`) of the task's gang; empty for pods of other schedulers.
     role
-        The task template from which the pod was created (label `volcano.sh/task-spec`); empty if
-        unknown.
+        The task template of the pod (label `volcano.sh/task-spec`); empty if unknown.
     index
-        Index of the task within its role, for the task order; -1 if unknown.
+        Index of the task within its role, used to order tasks; -1 if unknown.
     labels
         The pod's labels, which affinity terms of other pods can select.
     node
-        Name of the node to which the pod is bound; empty while the pod is pending.
+        Name of the node to which the pod is bound; empty if it is not bound.
     nominated_node
-        Name of the node for which the pod waits (`status.nominatedNodeName`); empty without a
-        nomination.
+        Name of the node nominated for the pod (`status.nominatedNodeName`), or empty.
     preemptable
         Whether the pod may be evicted for other gangs (`volcano.sh/preemptable`).
     started_ms
         Time at which the pod was bound to its node, in epoch milliseconds; 0 if unknown.
     saved_ms
-        Time at which the pod last saved its work (`optsched.io/checkpointed-at`), in epoch
-        milliseconds; 0 if never.
+        Time of the pod's last checkpoint (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
+        if it has none.
     cooldown_ms
         Time after its start during which the pod should not be evicted
         (`volcano.sh/cooldown-time`).
     owner
-        UID of the controller that replaces the pod after its deletion; empty without one.
+        UID of the controller that recreates the pod after a deletion; empty without a controller.
     is_movable
-        Whether the pod may be moved for another gang, because a controller replaces the pod or an
-        annotation allows the move.
+        Whether the pod may be moved for another gang: a controller recreates it, or an annotation
+        allows the move.
     estimate_ms
-        The shorter of the pod's expected run time (`optsched.io/running-estimate`) and its time
-        limit (`activeDeadlineSeconds`); 0 if the pod has neither.
+        The shorter of the pod's run time estimate (`optsched.io/running-estimate`) and its time
+        limit (`activeDeadlineSeconds`); 0 if it has neither.
     gpus
-        Indices (from 0) of the node's GPUs that the pod holds, whole or as a share; empty if
-        unknown.
+        Indices (from 0) of the node's GPUs that the pod holds entirely or shares; empty if unknown.
     shared_gpus
         The pod's shares of GPUs and NPUs; empty if unknown.
     device_claims
         Keys of all ResourceClaims of the pod, in order.
     numa
-        CPUs and GPUs that the pod holds on each NUMA node, as planned when the pod was bound.
+        CPUs and GPUs that the pod holds per NUMA node, as planned when the pod was bound.
     wants
-        Images and data sets that the pod uses.
+        Images and data sets that the pod needs.
     gate
         State of optsched's scheduling gate while the pod is pending.
     is_victim
-        Whether this session evicts the task. A victim terminates, but the victim's queue still
-        requests the resources, so that an eviction does not change the share of the queue.
+        Whether this session evicts the task. The victim's queue still requests its resources, so
+        the eviction does not change the queue's share.
     is_evicted
-        Whether the task terminates because this session or an earlier session evicted it. The quota
-        of its queue is not charged with an evicted task.
+        Whether the task terminates because this or an earlier session evicted it. An evicted task
+        does not count against the quota of its queue.
     problem
-        The reason why the pod can never be scheduled without a change, for example an invalid
-        quantity. None if the pod can be scheduled.
+        Why the pod can never be scheduled unless it is changed, for example an invalid quantity;
+        None if it can be.
     """
 
     key: str

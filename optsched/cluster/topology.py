@@ -25,15 +25,15 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """The network domain within which the tasks of a gang have to run together.
+    """The kind of network domain within which all tasks of a gang must run.
 
     Attributes
     ----------
     highest_tier, highest_tier_name
         The highest allowed tier of the HyperNode that contains all tasks, by number or by name.
-        If neither a number nor a name is given, any tier is allowed.
+        Without either, any tier is allowed.
     label
-        A node label whose values replace HyperNodes; empty for HyperNodes.
+        A node label whose values are the domains, instead of HyperNodes; empty for HyperNodes.
     """
 
     mode: TopologyMode = TopologyMode.HARD
@@ -58,18 +58,18 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupRule:
-    """A rule that forms subgroups of a gang; the tasks of a subgroup start together.
+    """A rule that divides a gang into subgroups; the tasks of a subgroup start together.
 
     Attributes
     ----------
     size
-        Number of tasks of a subgroup that must run together.
+        Minimum number of tasks of a subgroup that must run together.
     min_groups
-        Number of subgroups that must run before the gang has started.
+        Minimum number of running subgroups for the gang to count as started.
     selector
-        Selects the tasks of the subgroups; None selects all tasks with the labels `keys`.
+        Selects the tasks that belong to subgroups; None selects all tasks with the labels `keys`.
     keys
-        Labels whose values distinguish the subgroups; a task that lacks one of the labels is in no
+        Labels whose values identify the subgroup of a task; a task that lacks one of them is in no
         subgroup.
     """
 
@@ -93,7 +93,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return the index of the first rule that matches a task, and the task's subgroup, or None."""
+    """Return the index of the first matching rule and the task's subgroup, or None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:
@@ -103,17 +103,17 @@ def sub_group_of(
 
 @dataclass(frozen=True, slots=True)
 class HyperNode:
-    """A set of nodes that are close in the network: a leaf or an inner node of the tree.
+    """A set of nodes that are close in the network: a leaf or an inner node of a tree.
 
     Attributes
     ----------
     tier
-        Tier of the HyperNode. Nodes in a HyperNode of a lower tier are closer together. The tier of
-        `parent` is higher.
+        Tier of the HyperNode; nodes that share a lower-tier HyperNode are closer together. The tier
+        of `parent` is higher.
     parent
-        Name of the HyperNode that has this HyperNode as a member; empty for a top-level HyperNode.
+        Name of the HyperNode that has this HyperNode as a member; empty at the top level.
     nodes
-        Sorted names of the nodes that are members of this HyperNode but of no descendant.
+        Sorted names of the nodes that belong to this HyperNode but to none of its descendants.
     """
 
     name: str
@@ -132,8 +132,8 @@ class Topology:
     hypernodes
         HyperNodes, sorted by name.
     problems
-        Maps the name of a HyperNode to messages about its invalid fields and members, which are
-        ignored. HyperNodes with an invalid tier are missing in `hypernodes`.
+        Messages about invalid fields and members, keyed by HyperNode name; such fields and members
+        are ignored. HyperNodes with an invalid tier are missing in `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()
@@ -151,7 +151,7 @@ class Topology:
 
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the child HyperNodes by parent name; "" is the parent at the top level."""
+        """Names of child HyperNodes by parent name; "" stands for the top level."""
         found: dict[str, list[str]] = {}
         for h in self.hypernodes:
             found.setdefault(h.parent, []).append(h.name)
@@ -159,7 +159,7 @@ class Topology:
 
     @cached_property
     def covered(self) -> Mapping[str, frozenset[str]]:
-        """Names of the nodes in each HyperNode and its descendants."""
+        """Names of the nodes in each HyperNode and its descendants, by HyperNode name."""
         found: dict[str, set[str]] = {h.name: set(h.nodes) for h in self.hypernodes}
         for h in sorted(self.hypernodes, key=lambda h: h.tier):
             if h.parent:

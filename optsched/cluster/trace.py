@@ -1,4 +1,4 @@
-"""Traces: gangs that arrive at a cluster over time, their durations, and failures of nodes.
+"""Traces: gangs that arrive at a cluster over time, their run times, and node failures.
 
 Times are in milliseconds from the beginning of the trace.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gang that is submitted at the instant `at_ms`.
+    """A gang that is submitted at time `at_ms`.
 
     Attributes
     ----------
     gang
-        The gang as submitted, with pending tasks. A task with a node runs on that node from the
-        arrival on, for a trace that begins on a busy cluster.
+        The gang as submitted, with pending tasks. If the trace starts on a busy cluster, a task
+        with a node is already running there at the arrival.
     duration_ms
-        Run time of the gang without interruption, from the start of its minimum, or None if the
-        gang never ends.
+        Run time of the gang without interruption, measured from the start of its minimum; None if
+        it never ends.
     estimate_ms
-        The user's estimate of the run time, or None without one. Plugins see the estimate, never
-        the duration.
+        The user's estimate of the run time, or None. Plugins see the estimate but never the real
+        run time.
     grace_ms
         Time for which evicted pods of the gang keep their resources
         (`terminationGracePeriodSeconds`), for example to save their work.
@@ -55,7 +55,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """Whether a node fails or returns."""
+    """Whether a node goes down or comes back up."""
 
     DOWN = "down"
     UP = "up"
@@ -63,7 +63,7 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """The failure of a node, with all pods on the node, or the return of a node."""
+    """A node that goes down with all its pods, or comes back up."""
 
     at_ms: int
     node: str
@@ -73,24 +73,23 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class Trace:
-    """Nodes and queues of a cluster, arrivals of gangs, and failures and returns of nodes.
+    """The nodes and queues of a cluster, gang arrivals, and node failures and recoveries.
 
     Attributes
     ----------
     nodes, queues
         Nodes and queues, sorted by name.
     arrivals
-        Arrivals in time order; simultaneous arrivals are in the order of the source.
+        Arrivals in time order; simultaneous arrivals keep the order of the source.
     node_events
-        Failures and returns of nodes in time order; every node is up at the start.
+        Node failures and recoveries in time order; every node is up at the start.
     topology
         The HyperNodes of the network.
     start_ms
         Start of the trace, in epoch milliseconds.
     rest
-        Snapshot with other objects that exist during the whole trace, such as claims, namespaces
-        and budgets. The nodes, gangs and queues of this snapshot are ignored. Without other
-        objects, `rest` is None.
+        Snapshot with other objects that exist throughout the trace, such as claims, namespaces and
+        budgets, or None. Its nodes, gangs and queues are ignored.
 
     """
 
@@ -106,7 +105,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """The reason why one object is dropped from a trace.
+    """Why an object was dropped from a trace.
 
     Attributes
     ----------
@@ -146,12 +145,12 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return a trace without objects that cannot be replayed, and the reasons for dropping them.
+    """Return a trace without the objects that cannot be replayed, and why each was dropped.
 
-    Nodes and queues may be in any order. Arrivals and node events must be in time order. If times
-    decrease, the order is restored by dropping as few arrivals and events as possible. A gang is
-    dropped if it could not start on the empty cluster with all nodes up. A gang cannot start if it
-    requests more of a resource than all nodes offer, or has more tasks than fit on the nodes.
+    Nodes and queues may be in any order. Arrivals and node events must be in time order; otherwise
+    as few as possible are dropped to restore it. A gang is dropped if it could not start on the
+    empty cluster with all nodes up: it requests more of a resource than all nodes offer, or has
+    more tasks than fit on them.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -201,7 +200,7 @@ def _drop_duplicates(
     name_of: Callable[[_Named], str],
     problems: list[TraceProblem],
 ) -> tuple[_Named, ...]:
-    """Return the objects, sorted by name; of several objects with one name, keep the first."""
+    """Return the objects sorted by name, keeping the first of those with the same name."""
     found: dict[str, _Named] = {}
     for part in parts:
         if name_of(part) in found:
@@ -216,7 +215,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Return the largest subset of events whose times are not negative and never decrease."""
+    """Return a largest subset of events whose times are not negative and do not decrease."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -259,7 +258,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return the error in a single arrival, regardless of other objects, or None if it is valid."""
+    """Return an error in an arrival that does not depend on other objects, or None."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -282,7 +281,7 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
 def _name_problem(
     arrival: Arrival, queues: set[str], gangs: set[str], tasks: set[str]
 ) -> TraceProblem | None:
-    """Return the error if a queue is unknown, or if a gang or task key is already used."""
+    """Return an error if the queue is unknown or a gang or task key is already used, else None."""
     gang = arrival.gang
     if gang.queue not in queues:
         return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
@@ -297,7 +296,7 @@ def _name_problem(
 
 
 class _ClusterCapacity:
-    """The capacity of the empty cluster, which identifies gangs that can never start."""
+    """The capacity of the empty cluster, used to find gangs that can never start."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._names = {n.name for n in nodes}
@@ -308,7 +307,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return the reason why a gang can never start, or None if no reason is found."""
+        """Return why a gang can never start, or None if no reason is found."""
         gang = arrival.gang
         unknown = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if unknown is not None:
@@ -321,7 +320,7 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} into the whole cluster, even if it is empty"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # The minimum demand is the demand of the `least` tasks with the smallest requests.
+            # The minimum demand is that of the `least` tasks with the smallest requests.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):
@@ -333,7 +332,7 @@ class _ClusterCapacity:
         return None
 
     def _count_fitting(self, shape: TaskShape) -> int:
-        """Return the number of tasks with a shape that fit on all empty nodes together."""
+        """Return how many tasks with a resource request fit on all empty nodes together."""
         if shape not in self._fits:
             request = {PODS: 1, **{r: amount for r, amount in shape.request if amount > 0}}
             num_fitting = 0

@@ -1,10 +1,10 @@
-"""Volumes for PVCs that are bound only after their pod has a node (`WaitForFirstConsumer`).
+"""Volumes for PVCs that bind only after their pod has a node (`WaitForFirstConsumer`).
 
-A claim gets an existing volume, or a provisioned volume. All nodes where the claim is used must be
-able to reach the existing volume. Each volume is bound to at most one claim. Upstream:
-kube-scheduler, VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream assigns the
-smallest fitting volume to one claim after another. This module also moves a claim to another volume
-if more claims then get a volume.
+A claim gets either an existing volume or a provisioned one. An existing volume must be reachable
+from all nodes where the claim is used, and it binds to at most one claim. Upstream: kube-scheduler,
+VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream assigns the smallest
+fitting volume to one claim after another; this module also reassigns volumes if more claims then
+get one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes that a claim could get, given the nodes where the claim is used.
+    """The volumes that a claim can get, given the nodes where the claim is used.
 
     Attributes
     ----------
     volumes
-        Names of existing volumes that fit the claim, the preferred volume first.
+        Names of existing volumes that fit the claim, in order of preference.
     is_made
-        Whether a volume can be provisioned instead of using an existing one.
+        Whether a volume can be provisioned for the claim.
 
     """
 
@@ -42,7 +42,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """The volume that a plan assigns to a claim; if `volume` is empty, one is provisioned."""
+    """The volume that a plan assigns to a claim; if `volume` is empty, a volume is provisioned."""
 
     claim: str
     node: str
@@ -50,16 +50,16 @@ class VolumeGrant:
 
 
 class VolumeAssignment:
-    """An assignment of existing volumes to claims; claims that need an existing volume come first.
+    """An assignment of existing volumes to claims; claims without provisioning come first.
 
     Attributes
     ----------
     claim_by_volume
-        Maps the name of an assigned volume to the claim that it is assigned to.
+        Maps the name of an assigned volume to its claim.
     volume_by_claim
         Maps a claim to the name of its assigned volume.
     short
-        Claims that have no volume and for which no volume can be provisioned.
+        Claims without a volume for which no volume can be provisioned.
 
     """
 
@@ -70,7 +70,7 @@ class VolumeAssignment:
         self.volume_by_claim: dict[str, str] = {}
 
     def assign(self, request: VolumeRequest) -> bool:
-        """Assign an existing volume to a claim; return False if no volume is left for the claim."""
+        """Assign an existing volume to a claim if it needs one; return False if none is left."""
         claim = request.claim
         self._requests[claim] = request
         self.short.discard(claim)
@@ -84,7 +84,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Remove a claim, and assign its volume to a claim that lacks a volume, if any."""
+        """Remove a claim, and offer its volume to the claims that lack a volume."""
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:
@@ -93,8 +93,8 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return the given volumes that a claim can get while all other claims keep a volume."""
-        # `movable` contains the volumes whose claims could change to another volume.
+        """Return those of `volumes` that a claim can get while all other claims keep a volume."""
+        # `movable` holds the volumes whose claim could switch to another volume.
         movable: set[str] = set()
         grows = True
         while grows:
@@ -109,14 +109,14 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign remaining volumes, smallest first, to claims that could get a new volume."""
+        """Assign unused volumes, smallest first, to claims that could also be provisioned for."""
         for claim, request in self._requests.items():
             unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
             if claim not in self.volume_by_claim and (volume := next(unassigned, None)) is not None:
                 self.volume_by_claim[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
-        """Assign a volume along an augmenting path (Kuhn); returns whether such a path exists."""
+        """Assign a volume to a claim by an augmenting path (Kuhn); return whether one exists."""
         claim_on_path: dict[str, str] = {}
         queue = deque([claim])
         while queue:
@@ -149,11 +149,11 @@ class VolumeAssignment:
 def assign_volumes(
     claims: Mapping[str, Claim], used_on: Mapping[str, Collection[str]], selects: Selects
 ) -> VolumeAssignment:
-    """Assign volumes to waiting claims, given the nodes where each claim is used.
+    """Assign volumes to waiting claims; `used_on` maps each claim to the nodes where it is used.
 
-    Claims for which no volume can be provisioned choose first. Within each group, small claims
-    choose first, as in kube-scheduler. `VolumeAssignment.short` names the claims that get no
-    volume. `selects` returns whether a selector selects a node.
+    Claims for which no volume can be provisioned come first, and smaller claims before larger ones,
+    as in kube-scheduler. `VolumeAssignment.short` names the claims that get no volume. `selects`
+    returns whether a selector selects a node.
     """
     requests: list[VolumeRequest] = []
     for key, nodes in used_on.items():
