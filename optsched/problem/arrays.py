@@ -1,4 +1,4 @@
-"""Array types and row operations that the modules of the package `problem` share."""
+"""Array types and row operations shared by the modules of `problem`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ F64: TypeAlias = npt.NDArray[np.float64]
 Bool: TypeAlias = npt.NDArray[np.bool_]
 
 UNPLACED = -1
-"""Node index of a task without a node."""
+"""Node index of a task that has no node."""
 
 UNLIMITED = np.int64(2**62)
 """The amount that means "no limit".
 
-Comparisons with UNLIMITED are safe, but UNLIMITED + UNLIMITED overflows int64.
+Comparing with UNLIMITED is safe, but UNLIMITED + UNLIMITED overflows int64.
 """
 
 
 LARGEST = np.int64(2**56)
 """An amount that no real cluster reaches.
 
-Amounts above LARGEST are capped, so that sums fit int64.
+Larger amounts are capped at LARGEST so that their sums fit int64.
 """
 
 
@@ -37,7 +37,7 @@ _MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
-    """Make every array among the arguments read-only, in place."""
+    """Make every array among `values` read-only, in place."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
@@ -53,11 +53,10 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 
 
 def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
-    """Return mappings of named amounts as an array (rows, columns), capped at LARGEST.
+    """Return rows of (name, amount) pairs as an array (rows, columns), capped at LARGEST.
 
-    `columns` maps each name to a column index; amounts with a name outside `columns` are ignored.
-    An array element is 0 if the mapping of the row does not name the column. The run time depends
-    on the number of named amounts, not on the number of columns.
+    `columns` maps a name to a column index; names outside `columns` are ignored. Missing amounts
+    are 0. The run time depends on the number of pairs, not on the number of columns.
     """
     listed = list(rows)
     found = np.zeros((len(listed), len(columns)), np.int64)
@@ -79,7 +78,7 @@ def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[s
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
-    """Return the groups of rows that are equal in all given columns.
+    """Group the rows that are equal in all given columns.
 
     Parameters
     ----------
@@ -89,24 +88,23 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     Returns
     -------
     tuple
-        `group_of` (n,) contains the group number of each row. Groups are numbered from 0, in
-        lexicographic order of the rows in the groups. `first` contains the index of the first row
-        of each group.
+        `group_of` (n,) is the group index of each row; groups are numbered from 0 in lexicographic
+        order of their rows. `first` is the index of the first row of each group.
 
     """
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
         code = code * len(values) + inverse
-        # Groups are renumbered after every column. Due to the renumbering, the combined code stays
-        # below n · len(values) and cannot overflow.
+        # Renumbering after every column keeps the combined code below n · len(values), so it cannot
+        # overflow.
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code.astype(np.int64), first.astype(np.int64)
 
 
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
-    """Return the values (m,) that are not among `marked`; all values are from 0 to `number` - 1."""
+    """Return the elements of `values` (m,), integers in [0, number), that are not in `marked`."""
     if not marked:
         return values
     is_kept = np.ones(number, np.bool_)

@@ -17,9 +17,9 @@ NODE_NAME = "metadata.name"
 
 
 class NodeColumns:
-    """Node labels and taints as integer columns, computed on the first read and then cached.
+    """Node labels and taints as integer columns, each computed when first read and then cached.
 
-    All returned arrays have one element for each node (N,).
+    All returned arrays have shape (N,).
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -29,9 +29,9 @@ class NodeColumns:
         self._taints: tuple[I64, list[tuple[Taint, ...]]] | None = None
 
     def codes(self, key: str) -> tuple[I64, list[str | None]]:
-        """Return the label value of each node as an index (N,) into a list of values, and the list.
+        """Return each node's label value as an index (N,) into a list of values, and that list.
 
-        In the list of values, None stands for an absent label.
+        None in the list stands for an absent label.
         """
         if key not in self._columns:
             number: dict[str | None, int] = {}
@@ -40,9 +40,9 @@ class NodeColumns:
         return self._columns[key]
 
     def domains(self, key: str) -> tuple[I64, int]:
-        """Return the domain (N,) of each node, and the number of domains.
+        """Return each node's domain (N,) and the number of domains.
 
-        Each value of the node label is a domain. A node without the label has the domain -1.
+        Each value of the node label is a domain. Nodes without the label have domain -1.
         """
         codes, values = self.codes(key)
         if None not in values:
@@ -53,7 +53,7 @@ class NodeColumns:
         return domain, len(values) - 1
 
     def accepts(self, requirement: Requirement) -> Bool:
-        """Return the mask (N,) of the nodes whose label meets a requirement."""
+        """Return a mask (N,) of the nodes whose labels meet a requirement."""
         if requirement not in self._accepted:
             codes, values = self.codes(requirement.key)
             answer = np.array([requirement.accepts(v) for v in values], np.bool_)
@@ -61,14 +61,14 @@ class NodeColumns:
         return self._accepted[requirement]
 
     def selects(self, selector: NodeSelector) -> Bool:
-        """Return the mask (N,) of the nodes that at least one term of a node selector selects."""
+        """Return a mask (N,) of the nodes that match at least one term of a node selector."""
         chosen = np.zeros(len(self._nodes), np.bool_)
         for term in selector.terms:
             chosen |= self.matches(term)
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """Return the mask (N,) of the nodes that a node selector term selects.
+        """Return a mask (N,) of the nodes that match a node selector term.
 
         An empty term selects no node.
         """
@@ -82,7 +82,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return a list of distinct taint sets, after an index (N,) into the list for each node.
+        """Return the index (N,) of each node's taint set in a list of distinct sets, and the list.
 
         The taint set of a cordoned node includes the unschedulable taint.
         """
@@ -93,7 +93,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return the cached columns for other Node objects with equal names, labels and taints."""
+        """Return the cached columns for new Node objects with equal names, labels and taints."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

@@ -1,4 +1,4 @@
-"""Compile a snapshot into a problem, and reuse unchanged arrays of the previous problem."""
+"""Compile a snapshot into a problem, reusing unchanged arrays of the previous problem."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""The task shape, relation, queue, node label and reservations of a task class."""
+"""Task shape, selecting terms, queue, topology label and reservations of a task class."""
 
 
 FEW_RESOURCES: Final = 32
-"""The number of resources up to which `has_many_unused_resources` is always false."""
+"""Up to this number of resources, `has_many_unused_resources` returns False."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
-    """Return the problem of a snapshot.
+    """Compile a snapshot into a problem.
 
     Parameters
     ----------
     snapshot
         The cluster snapshot to compile.
     previous
-        The problem of an earlier snapshot that shares objects with this snapshot. With `previous`,
-        the run time depends on the number of changed objects. The result is equal with and without
-        `previous`, except that the resources of `previous` keep the same columns.
+        The problem of an earlier snapshot that shares objects with this one. Its reuse makes the
+        run time depend on the number of changed objects, and keeps its resource columns; the result
+        is otherwise the same.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -121,7 +121,7 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
-    # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
+    # `id(gang)` is a safe key because the previous problem keeps its gangs alive.
     rows = () if previous is None else previous.plain_rows
     known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
@@ -142,7 +142,7 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
-    # Equal gang shapes are one object, and an identity is hashed faster than a gang shape.
+    # Equal gang shapes are one object, and hashing an id is faster than hashing a gang shape.
     shapes = list(map(_SHAPE, rows))
     distinct = dict(zip(map(id, shapes), shapes, strict=True)).values()
     entries = chain.from_iterable(s.entries for s in distinct if s is not None)
@@ -150,7 +150,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows that split equal tasks if affinity terms of other pods select only some."""
+    """Return gang rows in which equal tasks are split if terms of other pods select only some."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -184,11 +184,11 @@ def _mentioned_resources(snapshot: Snapshot, gang_columns: GangColumns) -> set[s
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Return whether gangs and queues use less than half of the resources of a problem.
+    """Return whether gangs and queues use less than half of a problem's resources.
 
-    A problem inherits the resource columns of the previous problem. Some inherited resources may
-    have been requested only by pods that are now deleted. Each column uses memory for every node,
-    queue and task class.
+    A problem inherits the resource columns of the previous problem, some of which may have been
+    requested only by pods that no longer exist. Each column costs memory per node, queue and task
+    class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False
@@ -259,10 +259,9 @@ def _blocked(
     queues: QueueArrays,
     gang_columns: GangColumns,
 ) -> dict[int, Reason]:
-    """Return why no decision about a gang is possible, by gang index.
+    """Return why nothing can be decided about a gang, keyed by gang index.
 
-    An invalid PodGroup is reported before an unusable queue, and an unusable queue before other
-    reasons.
+    An invalid PodGroup is reported first, then an unusable queue, then other reasons.
     """
     found: dict[int, Reason] = {}
     suspects = gang_columns.flags(_is_blocked) | (queue_of < 0)
@@ -303,9 +302,7 @@ def _shape_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each task shape.
-
-    One task counts as one pod.
+    """Return the request (len(shapes), R) of one task of each task shape, including one pod.
     """
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
@@ -319,7 +316,7 @@ def _numbered(resources: Sequence[str]) -> dict[str, int]:
 
 
 def _queue_of(snapshot: Snapshot, gang_columns: GangColumns, previous: Problem | None) -> I64:
-    """Return the index (G,) of each gang's queue, or -1 if the queue does not exist."""
+    """Return the queue index (G,) of each gang, or -1 if the queue does not exist."""
     gangs, names = snapshot.gangs, tuple(q.name for q in snapshot.queues)
     number = {name: i for i, name in enumerate(names)}
     if previous is None or previous.queues.names != names or not len(previous.queue_of):
@@ -336,8 +333,7 @@ def _queues(
     known = np.flatnonzero(queue_of >= 0)
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Many gangs of a queue have equal amounts. Gangs with equal amounts are therefore counted
-    # before the amounts are summed.
+    # Many gangs of a queue have equal amounts, so count equal gangs before summing their amounts.
     stake_of, stakes = gang_columns.stakes
     pairs = queue_of[known] * len(stakes) + stake_of[known]
     pair_of, first = group_values(pairs)

@@ -1,4 +1,4 @@
-"""The decisions of an engine, as arrays over the axes of a problem."""
+"""An engine's decisions as arrays over the axes of a problem."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class Decisions:
     Attributes
     ----------
     node_of
-        (T,) node to which each task is bound, or UNPLACED if the task stays pending.
+        (T,) index of the node to which each task is bound, or UNPLACED if the task stays pending.
     nominated
-        (T,) node on which a task waits for terminating pods, or UNPLACED for a task without a
-        nomination. A task with a node in `node_of` has no nomination.
+        (T,) index of the node nominated for a task that waits for terminating pods there, or
+        UNPLACED. Tasks with a node in `node_of` have no nomination.
     enqueued
-        (G,) true if a pending gang is admitted, so that the job controller may create its pods.
+        (G,) whether a pending gang is admitted, so that the job controller may create its pods.
     refused
-        (G,) true if the action enqueue did not admit a pending gang, so that its tasks stay
-        pending.
+        (G,) whether the enqueue action rejected a pending gang, so that its tasks stay pending.
     evictions
         Running tasks to evict, in eviction order.
 
@@ -53,7 +52,7 @@ class Decisions:
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def equals(self, other: Decisions) -> bool:
-        """Return whether the decisions equal other decisions about the same problem."""
+        """Return whether `other` makes the same decisions about the same problem."""
         pairs = (
             (self.node_of, other.node_of),
             (self.nominated, other.nominated),

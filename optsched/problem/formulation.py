@@ -1,20 +1,19 @@
-"""The aggregated model of a session, which counts the started gangs and placed tasks of each class.
+"""The aggregated model of a session: how many gangs and tasks of each class start.
 
-The aggregated model is independent of nodes. Plugins add rows to the model. The model has one
-supply row for each task class. An engine adds supply variables to the supply rows, either for
-single nodes or for configurations of node classes.
+The aggregated model does not depend on nodes. Plugins add rows to it. It has one supply row per
+task class, to which an engine adds supply variables, either for single nodes or for configurations
+of node classes.
 
-Gangs with equal gang shape, queue and tier form one gang class h with multiplicity m[h]. The
-variables are:
+Gangs of equal gang shape, queue and tier form a gang class h with multiplicity m[h]. The variables
+are:
 
 - y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
 - x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f = (h, role, task class). If all
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
-These totals can always be split into single gangs by distributing the placed tasks over the started
-gangs round robin. After a round-robin distribution, the task counts of two gangs in any run of
-consecutive entries differ by at most one. Therefore, if the gangs reach a minimum over a run on
-average, each gang reaches the minimum.
+The totals can always be split among single gangs by distributing the placed tasks round-robin over
+the started gangs. Over any run of consecutive entries, the task counts of two gangs then differ by
+at most one. So if the gangs reach a minimum over a run on average, each of them reaches it.
 """
 
 from __future__ import annotations
@@ -41,22 +40,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """The gang classes (axis H), and the entries of all gang classes (axis F).
+    """The gang classes (axis H) and the entries of all gang classes (axis F).
 
     Attributes
     ----------
     shape_of, queue_of, tier_of, multiplicity
-        (H,) gang shape, queue, tier (0 is the most important) and number of gangs of each class.
+        (H,) gang shape, queue, tier (0 is most important) and number of gangs of each class.
     start
-        (H+1,) offsets into axis F: gang class h has the entries start[h] to start[h+1]-1.
+        (H+1,) offsets into axis F: class h has the entries start[h] to start[h+1]-1.
     members, member_start
-        `members` lists the gangs of each class, oldest first. Gang class h has the gangs
+        `members` lists the gangs of all classes, oldest first within a class. Class h has the gangs
         members[member_start[h]:member_start[h+1]].
     class_of, per_gang
-        (F,) task class of each entry (equal tasks), and the number of tasks of the entry in one
-        gang.
+        (F,) task class of each entry, and number of tasks of the entry in one gang.
     entry_of
-        (F,) index of each entry on axis E of the problem.
+        (F,) index of each entry on the problem's axis E.
     gang_class_of
         (F,) gang class of each entry.
 
@@ -81,20 +79,19 @@ class GangClasses:
 def gang_classes(
     problem: Problem, tiers: Tiers, apart: Bool | None = None, kinds: Sequence[I64] = ()
 ) -> GangClasses:
-    """Return the gang classes of the problem's open gangs.
+    """Group the problem's open gangs into gang classes.
 
     Parameters
     ----------
     problem
         The problem.
     tiers
-        The tiers of the gangs. Gangs with different values of `tiers.of` or `tiers.mark` are in
-        different classes.
+        The tiers of the gangs. Gangs that differ in `tiers.of` or `tiers.mark` are in different
+        classes.
     apart
-        (G,) mask of the gangs that each form a gang class of their own, or None for no such gang.
+        (G,) mask of the gangs that each form a class of their own, or None if there are none.
     kinds
-        Further arrays (G,). Gangs with different values in any of the arrays `kinds` are in
-        different classes.
+        Further arrays (G,); gangs that differ in any of them are in different classes.
 
     """
     gangs = problem.open_gangs
@@ -104,7 +101,7 @@ def gang_classes(
         alone = np.where(apart[gangs], gangs + 1, 0)
     apart_by = (kind[gangs] for kind in kinds)
     group, first = row_groups((*keys, tiers.mark[gangs], alone, *apart_by))
-    names = np.arange(len(gangs))  # gangs are sorted by key, so the index breaks ties by name
+    names = np.arange(len(gangs))  # gangs are sorted by key, so their index breaks ties by name
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)
     shape_of = keys[2][first]
@@ -130,18 +127,18 @@ def _offsets(lengths: I64) -> I64:
 
 
 class Victims(NamedTuple):
-    """Classes (axis K) of running tasks that may be evicted.
+    """Classes of running tasks that may be evicted (axis K).
 
     Attributes
     ----------
     variables
-        (K,) variable of the model that counts the evicted tasks of each victim class.
+        (K,) model variable that counts the evicted tasks of each class.
     number
-        (K,) number of tasks of each victim class, which is the upper bound of the class's variable.
+        (K,) number of tasks of each class, the upper bound of its variable.
     queue_of
-        (K,) queue of the tasks of each victim class.
+        (K,) queue of the tasks of each class.
     request
-        (K, R) request of one task of each victim class.
+        (K, R) request of one task of each class.
 
     """
 
@@ -157,25 +154,22 @@ class Formulation:
     Attributes
     ----------
     problem, gangs
-        The problem and the gang classes of the problem.
+        The problem and its gang classes.
     model
-        The linear model with the variables and rows that have been added so far.
+        The linear model with the variables and rows added so far.
     start
-        (H,) variable y of each gang class, or -1 for gangs that already run.
+        (H,) variable y of each gang class, or -1 for gangs whose minimum already runs.
     placed_variable, placed_factor
-        (F,) a variable and a factor for each entry (equal tasks). The product of variable and
-        factor is the number of placed tasks of the entry.
+        (F,) variable and factor of each entry, whose product is the entry's number of placed tasks.
     supply
-        (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the variables
-        of the second sum.
+        (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supplied
+        tasks.
     choices
-        The choices of network domains for gangs.
+        The network domains that gangs may choose.
     gang_nodes
-        Variables that count the tasks of single gangs on single nodes, or None if no plugin needs
-        these variables.
+        Variables that count the tasks of one gang on one node, or None if no plugin needs them.
     victims
-        Classes of running tasks whose eviction reduces the usage of queues, or None without
-        evictions.
+        Classes of running tasks whose eviction reduces the usage of queues; None without evictions.
 
     """
 
@@ -206,22 +200,21 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Return Σ weight · (placed tasks) over all entries (equal tasks), or over a mask (F,)."""
+        """Return Σ weight · (placed tasks) over all entries, or over the entries in a mask (F,)."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
-        """Add rows that limit the amount of each resource that sets of queues use.
+        """Add rows that limit the amount of each resource used by sets of queues.
 
         Parameters
         ----------
         member
-            (K, Q) mask of the queues in each set. Each limit restricts the sum over the queues in
-            one set.
+            (K, Q) mask of the queues in each set; a limit applies to the sum over the set.
         limit
-            (K, R) base units that tasks may still add to the usage of each set of queues, or
-            UNLIMITED. A limit affects only tasks that request the resource. A negative limit admits
-            no task, unless evicted tasks free enough of the resource.
+            (K, R) base units by which tasks may increase the usage of each set, or UNLIMITED. A
+            limit affects only tasks that request the resource. A negative limit admits no task
+            unless evictions free enough of the resource.
 
         """
         request = self.problem.classes.request[self.gangs.class_of]
@@ -245,7 +238,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return the amount of a resource that victims in the queues of a mask (Q,) free."""
+        """Return the amount of a resource freed by victims in the queues of a mask (Q,)."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -257,11 +250,10 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return (limit, row, amount) for each amount in `request` (m, R) that a limit restricts.
+    """Return arrays (limit, row, amount): each amount in `request` (m, R) that a limit restricts.
 
-    `counted` (K, m) is the mask of the request rows that each limit restricts. The number of a
-    limit is the limit's index in the flattened mask `is_limited` (K, R). The result is sorted by
-    limit number.
+    `counted` (K, m) is the mask of the request rows that each limit covers. A limit is identified
+    by its index in the flattened mask `is_limited` (K, R). The result is sorted by limit.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -271,7 +263,7 @@ def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I
 
 
 def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tuple[int, int]]]:
-    """Return a mapping from each row number to the (variable, factor) terms of the row."""
+    """Return the (variable, factor) terms of each row, keyed by row number."""
     found: dict[int, list[tuple[int, int]]] = {}
     for row, *term in zip(number.tolist(), variable.tolist(), factor.tolist(), strict=True):
         found.setdefault(row, []).append((term[0], term[1]))
@@ -280,16 +272,16 @@ def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tupl
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The domains in which the gangs of a gang class, or one subgroup of each gang, may be placed.
+    """The domains that the gangs of a class, or one subgroup of each gang, may choose from.
 
     Attributes
     ----------
     gang_class, part
-        The gang class and the index of the subgroup; `part` is NO_PART for a choice of whole gangs.
+        The gang class and the subgroup index; `part` is NO_PART if whole gangs choose.
     bound
         The topology requirement that restricts the domains.
     domains, variables
-        (k,) domains, and the variable that counts the gangs (or subgroups) placed in each domain.
+        (k,) domains, and for each the variable that counts the gangs (or subgroups) placed in it.
 
     """
 
@@ -302,18 +294,18 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The number of tasks of one entry (equal tasks) in each domain, as factor · variable.
+    """The number of tasks of one entry in each domain, as factor · variable.
 
     Attributes
     ----------
     entry
-        Index of the entry (equal tasks) on axis F.
+        Index of the entry on axis F.
     choice
-        The choice of domains.
+        The choice of domains that applies to the entry.
     variables
-        (k,) one variable for each domain of the choice.
+        (k,) one variable per domain of the choice.
     factor
-        Number of tasks for each unit of a variable.
+        Number of tasks per unit of a variable.
 
     """
 

@@ -1,4 +1,4 @@
-"""Variants of a problem that ignore some resident pods in pod affinity, spread and host ports."""
+"""Variants of a problem whose affinity, spread and port counts ignore some resident pods."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def without_terminating(problem: Problem) -> Problem:
-    """Return the problem with relations that ignore terminating residents; cached."""
+    """Return the problem whose relations ignore terminating residents; cached."""
     return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 
 @cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
-    """Return the problem with relations that ignore terminating pods and running gang tasks."""
+    """Return the problem whose relations ignore terminating pods and running gang tasks; cached."""
     if not _depends_on_residents(problem):
         return problem
     runs = {task.key for task in running_tasks(problem).tasks}
@@ -34,7 +34,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem without terminating residents and the residents whose key is in `gone`."""
+    """Return the problem without terminating residents and without those with keys in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -59,12 +59,12 @@ def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
 
 
 def _depends_on_residents(problem: Problem) -> bool:
-    """Return whether affinity and spread terms or host ports depend on resident pods."""
+    """Return whether affinity terms, spread terms or host ports depend on resident pods."""
     return bool(problem.relations.terms or problem.relations.ports)
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations of only those residents for which `minds` returns true."""
+    """Return the problem whose relations count only the residents for which `minds` is true."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem

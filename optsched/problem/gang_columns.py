@@ -1,4 +1,4 @@
-"""Encode properties of gangs as arrays, which the next problem reuses for unchanged gangs."""
+"""Encode gang properties as arrays, which the next problem reuses for unchanged gangs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""The width of a range of integers that is always small enough for counting."""
+"""Ranges of integers up to this width are always grouped by counting instead of sorting."""
 
 
 class GangColumns:
-    """Numbers, flags and shared objects of gangs, computed on the first read and then cached.
+    """Numbers, flags and shared objects of gangs, each computed when first read and then cached.
 
-    All arrays have one read-only element for each gang row (G,). The argument of each method is a
-    pure function of a row. The caller passes the same function object in each session, because the
-    function is the key of the cache.
+    All arrays are read-only and have one element per gang row (G,). The argument of a method is a
+    pure function of a gang row. It is also the cache key, so callers pass the same function object
+    in each session.
 
     Attributes
     ----------
     index_before
-        (G,) index of the same gang row in the previous columns, or -1 for a new gang row.
+        (G,) index of the same gang row in the previous columns, or -1 for a new row.
 
     """
 
@@ -48,7 +48,7 @@ class GangColumns:
         self.index_before = np.full(len(rows), -1, np.int64)
         if previous is None or not previous._rows:
             return
-        # `id(row)` is a safe key, because the previous columns keep their rows in memory.
+        # `id(row)` is a safe key because the previous columns keep their rows alive.
         index_of = dict(zip(map(id, previous._rows), range(len(previous._rows)), strict=True))
         before = np.fromiter(map(index_of.get, map(id, rows), repeat(-1)), np.int64, len(rows))
         self.index_before = before
@@ -72,24 +72,24 @@ class GangColumns:
 
     @property
     def stakes(self) -> tuple[I64, list[Stake]]:
-        """The stake of each gang as an index (G,) into a list of distinct stakes, and the list."""
+        """Each gang's stake as an index (G,) into a list of distinct stakes, and that list."""
         return self.codes(_STAKE)
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
-        """Return (G,) a number of each gang."""
+        """Return `number_of` of each gang row, as an array (G,)."""
         return _read(self._numbers, number_of, map(number_of, self._rows), np.int64)
 
     def flags(self, is_so: Callable[[GangRow], bool]) -> Bool:
-        """Return (G,) whether a gang has a property."""
+        """Return `is_so` of each gang row, as a mask (G,)."""
         return _read(self._flags, is_so, map(is_so, self._rows), np.bool_)
 
     def codes(
         self, object_of: Callable[[GangRow], _Object], chosen: Bool | None = None
     ) -> tuple[I64, list[_Object]]:
-        """Return an object of each gang as an index (G,) into a list of objects, and the list.
+        """Return the index (G,) of each row's object in a list of objects, and the list.
 
-        Objects are equal only if they are identical. The list is in the order of the first gang
-        with the object. Gangs outside the mask `chosen` (G,) have the index -1.
+        Objects are compared by identity and listed in order of first use. Gangs outside the mask
+        `chosen` (G,) have index -1.
         """
         if object_of not in self._codes:
             known: list[object] = []
@@ -106,8 +106,8 @@ class GangColumns:
 
 
 def _number_objects(objects: Sequence[object], known: list[object]) -> list[int]:
-    """Return the index of each object in the list `known`, to which new objects are added."""
-    # `id(each)` is a safe key, because the list keeps its objects in memory.
+    """Return the index of each object in `known`, appending new objects to `known`."""
+    # `id(each)` is a safe key because the list keeps its objects alive.
     number = dict(zip(map(id, known), range(len(known)), strict=True))
     found = []
     for each in objects:
@@ -119,7 +119,7 @@ def _number_objects(objects: Sequence[object], known: list[object]) -> list[int]
 
 
 def _in_order(codes: I64, objects: Sequence[object]) -> tuple[I64, list[object]]:
-    """Return codes and objects, renumbered in the order of the first use of each object."""
+    """Renumber codes and objects in the order in which the objects are first used."""
     groups, first = group_values(codes)
     frozen(groups)
     return groups, [objects[i] for i in codes[first].tolist()]
@@ -128,7 +128,7 @@ def _in_order(codes: I64, objects: Sequence[object]) -> tuple[I64, list[object]]
 def _read(
     known: dict[_Key, _Array], key: _Key, values: Iterable[int], dtype: type[np.generic]
 ) -> _Array:
-    """Return the array of a key, and store `values` as a read-only array if no array is known."""
+    """Return the cached array of a key; if there is none, cache `values` as a read-only array."""
     if key not in known:
         found = np.array(list(values), dtype)
         frozen(found)
@@ -137,9 +137,9 @@ def _read(
 
 
 def group_values(values: I64) -> tuple[I64, I64]:
-    """Return the group (n,) of each value, and the index of the first element of each group.
+    """Return each value's group index (n,), and the index of each group's first element.
 
-    Equal values form a group. Groups are numbered in the order of their first elements.
+    Equal values form a group. Groups are numbered in order of their first elements.
     """
     number = len(values)
     low = int(values.min()) if number else 0
@@ -147,7 +147,7 @@ def group_values(values: I64) -> tuple[I64, I64]:
     if width > 2 * number + _FEW_VALUES:
         _, at_first, at = np.unique(values, return_index=True, return_inverse=True)
     else:
-        # Counting is faster than sorting if the values are close to each other.
+        # Counting is faster than sorting if the values lie close together.
         at = values - low
         at_first = np.full(width, number)
         at_first[at[::-1]] = np.arange(number - 1, -1, -1)

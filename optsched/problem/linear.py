@@ -1,4 +1,4 @@
-"""An integer linear model as arrays, which plugins write and solvers read."""
+"""An integer linear model as arrays, built by plugins and read by solvers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Repeat arrays of length 1, so that all returned arrays have the same length.
+    """Repeat arrays of length 1 so that all returned arrays have the same length.
 
-    `_aligned` is much faster than `np.broadcast_arrays`.
+    This is much faster than `np.broadcast_arrays`.
     """
     arrays = [_ints(part) for part in parts]
     lengths = {len(array) for array in arrays} - {1}
@@ -39,12 +39,12 @@ def _aligned(*parts: ArrayLike) -> list[I64]:
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A linear form Σ coefficient·variable + constant.
+    """A linear expression Σ coefficient·variable + constant.
 
     Attributes
     ----------
     variables, coefficients
-        (k,) variables of the expression, and (k,) coefficients of the variables.
+        (k,) variables of the expression and their coefficients.
 
     """
 
@@ -54,13 +54,13 @@ class Expression:
 
     @classmethod
     def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
-        """Return the expression of variables and coefficients; zero coefficients are dropped."""
+        """Return Σ coefficient·variable + constant, without terms whose coefficient is zero."""
         numbers, factors = _aligned(variables, coefficients)
         used = factors != 0
         return cls(numbers[used].copy(), factors[used].copy(), constant)
 
     def value(self, solution: I64) -> int:
-        """Return the value of the expression for a solution (one value for each variable)."""
+        """Return the value of the expression in a solution, which has one value per variable."""
         return self.constant + int(solution[self.variables] @ self.coefficients)
 
 
@@ -73,7 +73,7 @@ class Rows:
     row, variable, coefficient
         (nnz,) row, variable and coefficient of each nonzero term, sorted by row.
     lower, upper
-        (rows,) bounds of each row; ±UNLIMITED stands for no bound.
+        (rows,) bounds of each row; ±UNLIMITED means no bound.
 
     """
 
@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return the rows, and one more row `expression ≥ value` for each pair in `held`."""
+        """Return these rows plus a row `expression ≥ value` for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """Bounded integer variables and linear rows; variables and rows are never removed."""
+    """Bounded integer variables and linear rows, to which more can be added but none removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []
@@ -113,7 +113,7 @@ class LinearModel:
         self.num_rows = 0
 
     def add_variables(self, lower: ArrayLike, upper: ArrayLike) -> I64:
-        """Add one integer variable for each pair of bounds, and return the variable numbers."""
+        """Add one integer variable per pair of bounds, and return the variable indices."""
         low, high = _aligned(lower, upper)
         self._lower.append(low)
         self._upper.append(high)
@@ -129,21 +129,21 @@ class LinearModel:
         lower: ArrayLike = -UNLIMITED,
         upper: ArrayLike = UNLIMITED,
     ) -> I64:
-        """Add rows.
+        """Add linear rows, given as parallel arrays of terms.
 
         Parameters
         ----------
         row, variable, coefficient
-            Row number, variable and coefficient of each term; row numbers begin at 0 in each call.
-            Terms with coefficient 0 are dropped.
+            Row, variable and coefficient of each term; rows are numbered from 0 in each call. Terms
+            with coefficient 0 are dropped.
         lower, upper
-            Bounds of the rows. An array has one element for each row, or a single element for all
-            rows. At least one of the two arrays has an element for each row.
+            Bounds of the rows, one element per row or a single element for all rows. At least one
+            of the two has one element per row, which determines the number of rows.
 
         Returns
         -------
         I64
-            Numbers of the added rows in the model.
+            Indices of the added rows in the model.
 
         """
         self._flush()
@@ -168,13 +168,13 @@ class LinearModel:
     ) -> None:
         """Add one row.
 
-        The method `add_row` is faster than `add_rows` for many rows with few variables.
+        For many rows with few variables, this is faster than `add_rows`.
         """
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Append the buffered rows of `add_row` to the arrays."""
+        """Append the rows buffered by `add_row` to the arrays."""
         few, self._few = self._few, []
         if not few:
             return
@@ -189,9 +189,9 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """Add and return a 0-1 variable that is 1 if one of `variables` is positive.
+        """Add and return a binary variable that is 1 if any of `variables` is positive.
 
-        `most` is an upper bound of every variable in `variables`.
+        `most` is an upper bound of each of `variables`.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
@@ -206,10 +206,9 @@ class LinearModel:
     ) -> None:
         """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
 
-        If `free` is negative and `goes` does not make up for the deficit, every variable of `comes`
-        must be zero. The variables in `comes` count tasks that use capacity, and the variables in
-        `goes` count tasks that free capacity. Each variable is paired with the amount of one task.
-        `most` is an upper bound of every variable in `comes`.
+        `comes` and `goes` are (variable, amount per task) pairs: the variables count tasks that use
+        or free capacity. If `free` is negative and `goes` does not make up for the deficit, all
+        variables in `comes` must be 0. `most` is an upper bound of each of them.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
@@ -223,7 +222,7 @@ class LinearModel:
         self.add_row(variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
-        """Add terms to existing rows. Each variable may occur in a row only once."""
+        """Add terms to existing rows; a variable may occur only once per row."""
         entries = _aligned(row, variable, coefficient)
         self._row.append(entries[0])
         self._variable.append(entries[1])
@@ -236,7 +235,7 @@ class LinearModel:
 
     @property
     def rows(self) -> Rows:
-        """All rows of the model. The coefficients are sorted by row."""
+        """All rows of the model, with terms sorted by row."""
         self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")

@@ -1,4 +1,4 @@
-"""Nominations: nodes on which capacity is reserved for pending tasks of gangs."""
+"""Nominated nodes of pending tasks, on which capacity is reserved for the tasks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangRow
 
 Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Triples (entry, node, number of tasks), sorted; an entry is a group of equal tasks."""
+"""Sorted (entry, node, number of tasks) triples; an entry is a group of equal tasks."""
 
 
 def find_nominations(problem: Problem) -> dict[int, Nominations]:
-    """Return the nominations of pending tasks by gang, oldest gang first.
+    """Return the nominations (`status.nominatedNodeName`) of pending tasks, keyed by gang index.
 
-    A nomination is `status.nominatedNodeName` of a pod. Nominations to nodes that do not exist or
-    are not ready are ignored.
+    The oldest gang comes first. Nominations to nodes that do not exist or are not ready are
+    ignored.
     """
     named = _list_nominated_tasks(problem)
     if not named:
@@ -47,11 +47,11 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
 
 @cached_by_problem
 def nominated_amounts(problem: Problem) -> I64:
-    """Return the amount (Q, R) that each queue may still gain because of its nominated tasks.
+    """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
-    The amount is the sum of the requests of nominated tasks, minus the gain of decided gangs, and
-    never negative. Nominated tasks count if their gang is undecided or placed. Nominations to nodes
-    that do not exist or are not ready are ignored.
+    This is the sum of the requests of nominated tasks of undecided or placed gangs, minus the usage
+    that decided gangs already added, and at least 0. Nominations to nodes that do not exist or are
+    not ready are ignored.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)
@@ -68,7 +68,7 @@ def nominated_amounts(problem: Problem) -> I64:
 
 
 def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
-    """Return pairs (task, node) of the pending tasks that are nominated to a node."""
+    """Return the (task index, node name) pairs of pending tasks with a nominated node."""
     in_gang = problem.gang_columns.flags(_has_nominations)[problem.gang_of]
     tasks = ((i, problem.tasks[i].nominated_node) for i in np.flatnonzero(in_gang).tolist())
     return [(i, node) for i, node in tasks if node]

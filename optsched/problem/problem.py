@@ -1,4 +1,4 @@
-"""The read-only arrays of one session."""
+"""The read-only arrays that describe one session."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class TaskClasses:
-    """Task classes (axis C). All plugins treat the tasks of one class equally.
+    """Task classes (axis C); plugins treat all tasks of a class equally.
 
     Attributes
     ----------
     shapes
-        (C,) task shape of each class.
+        (C,) resource request and constraints of each class's tasks.
     relations
-        (C,) indices of the affinity and spread terms of other pods that select the tasks of each
-        class.
+        (C,) indices of the affinity and spread terms of other pods that select the class's tasks.
     queues
-        (C,) queue of each class if the queue restricts the choice of nodes, or an empty string.
+        (C,) queue of each class if the queue restricts the choice of nodes, else an empty string.
     labels
-        (C,) node label whose values are the network domains of the gangs, or empty for HyperNodes.
+        (C,) node label whose values are the gangs' network domains; empty for HyperNodes.
     bound
-        (C,) indices of the snapshot's reservations that the tasks of each class must respect (see
+        (C,) indices of the snapshot's reservations that the class's tasks must respect (see
         `binding_reservations`).
     request
-        (C, R) request of one task of each class in base units. One task counts as one pod.
+        (C, R) request of one task of each class in base units, including one pod.
     num_pending
         (C,) number of pending tasks of each class.
 
@@ -64,22 +63,20 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Gang shapes (axis S), and the entries (equal tasks) of all gang shapes (axis E).
+    """Gang shapes (axis S) and their entries, which are groups of equal tasks (axis E).
 
     Attributes
     ----------
     shapes
-        (S,) the gang shapes.
+        (S,) the gang shape objects.
     start
-        (S+1,) index of the first entry of each gang shape. Gang shape s has the entries start[s] to
-        start[s+1]-1.
+        (S+1,) offsets into axis E: gang shape s has the entries start[s] to start[s+1]-1.
     class_of, count
-        (E,) task class of each entry (equal tasks), and number of tasks of the entry.
+        (E,) task class and number of tasks of each entry.
     need
-        (S,) number of tasks of each gang shape that must start together, or 0 after the gang has
-        started.
+        (S,) number of tasks that must start together; 0 if the gang has started.
     is_started
-        (S,) whether the minimum of the gang already runs.
+        (S,) whether the gang's minimum already runs.
     least
         (S, R) amounts in base units that must be free in the cluster before the gang starts.
 
@@ -95,12 +92,12 @@ class GangShapes:
 
     @property
     def shape_of_entry(self) -> I64:
-        """The index (E,) of the gang shape of each entry (equal tasks)."""
+        """The gang shape index (E,) of each entry."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @cached_property
     def offset(self) -> I64:
-        """The index (E,) of the first task of each entry (equal tasks), counted within the gang."""
+        """The index (E,) of each entry's first task among the pending tasks of its gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -120,47 +117,46 @@ _ITSELF: Final = object()
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A snapshot as arrays. The package docstring describes axes and units.
+    """A snapshot as arrays; the package docstring describes axes and units.
 
     Attributes
     ----------
     snapshot
-        The snapshot that the arrays were compiled from. Index i of axis N is node i of the
-        snapshot, and index i of axis G is gang i.
+        The snapshot that was compiled. Axis N is in the order of its nodes, axis G in the order of
+        its gangs.
     resources
         (R,) resource names.
     allocatable, used, releasing
-        (N, R) amounts that each node offers, that its residents use, and that its terminating
-        residents use. The allocatable amounts of a node that is not ready are 0.
+        (N, R) allocatable amounts of each node, amounts that its residents use, and amounts that
+        its terminating residents use. A node that is not ready has allocatable amount 0.
     foreign
-        (N, R) amounts that pods without a gang use, which `used` includes.
+        (N, R) the part of `used` that pods without a gang use.
     ready
-        (N,) whether a node is ready.
+        (N,) whether each node is ready.
     kept
         (R,) amounts that must stay free in the cluster for gangs that are already decided.
     settled
-        (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, and
-        -1 for an undecided gang.
+        (G,) 1 for a decided gang with placed tasks, 0 for one without placed tasks, -1 for an
+        undecided gang.
     classes, shapes, queues, relations, columns, topology
-        Further arrays of the problem. The docstrings of `TaskClasses`, `GangShapes` and the other
-        classes describe the further arrays.
+        Further arrays, described by their classes (`TaskClasses`, `GangShapes`, …).
     shape_of
-        (G,) gang shape of each gang, or -1 for a gang that is blocked or has no pending task.
+        (G,) gang shape of each gang, or -1 if the gang is blocked or has no pending task.
     queue_of
         (G,) queue of each gang, or -1 if the queue does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
-        (G,) the attributes of the same names of each gang or gang row, as arrays.
+        (G,) the attributes of that name of each gang or gang row.
     task_start
-        (G+1,) first task of each gang on axis T; the tasks of a gang are ordered by entry.
+        (G+1,) index of each gang's first task on axis T; a gang's tasks are ordered by entry.
     tasks
         (T,) pending tasks.
     task_class, gang_of
         (T,) task class and gang of each task.
     blocked
-        A mapping from the index of a blocked gang to the reason why the gang cannot be scheduled.
+        Why a gang cannot be scheduled, keyed by the index of the blocked gang.
     rows, plain_rows
-        (G,) the gang rows from which the arrays were compiled. `rows` separates tasks that differ
-        in relations to other pods, whereas `plain_rows` does not.
+        (G,) the gang rows that were compiled. `rows` separates tasks that terms of other pods
+        select differently; `plain_rows` does not.
     gang_columns
         Properties of `rows` as arrays.
 
@@ -214,40 +210,38 @@ class Problem:
 
     @cached_property
     def total(self) -> I64:
-        """The allocatable amounts (R,) of all nodes together; read-only."""
+        """The sum (R,) of the allocatable amounts of all nodes; read-only."""
         offered: I64 = self.allocatable.sum(axis=0)
         frozen(offered)
         return offered
 
     @cached_property
     def idle(self) -> I64:
-        """The idle amounts (N, R) of the nodes, at least 0; read-only."""
+        """The idle amounts (N, R) of the nodes, never negative; read-only."""
         free: I64 = np.maximum(self.allocatable - self.used, 0)
         frozen(free)
         return free
 
     @cached_property
     def open_gangs(self) -> I64:
-        """The indices of the unblocked gangs with pending tasks, sorted by gang key; read-only."""
+        """The indices of unblocked gangs with pending tasks, sorted by gang key; read-only."""
         gangs = np.flatnonzero(self.shape_of >= 0)
         frozen(gangs)
         return gangs
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """Return the result of a pure function of the problem.
-
-        The result is computed once and cached.
+        """Return the result of a pure function of this problem, computed once and then cached.
         """
         if compute not in self._derived:
             found = compute(self)
-            # If a problem referred to itself, only a full garbage collection would free the
-            # problem.
+            # A reference from a problem to itself would delay its release until a full garbage
+            # collection.
             self._derived[compute] = _ITSELF if found is self else found
         known = self._derived[compute]
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Copy cached results of `functions` from an equal problem; return the changed problem."""
+        """Copy the cached results of `functions` from an equal problem, and return this problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self
@@ -258,7 +252,7 @@ class Problem:
 
 
 def cached_by_problem(compute: Callable[[Problem], Derived]) -> Callable[[Problem], Derived]:
-    """Decorate a pure function of a problem, which then computes its result once per problem."""
+    """Decorate a pure function of a problem so that its result is cached in the problem."""
 
     @wraps(compute)
     def read(problem: Problem) -> Derived:

@@ -1,4 +1,4 @@
-"""Queues as arrays over the queue tree: limits, allocated amounts and requests."""
+"""Queues as arrays over the queue tree: limits, allocated and requested amounts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 NEVER_MS = np.int64(2**62)
-"""A time that is later than every other time."""
+"""A time later than any other time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +33,11 @@ class QueueTree:
     names
         (Q,) queue names.
     parent_of
-        (Q,) index of the parent queue, or -1 for a queue without an existing parent.
+        (Q,) index of the parent queue, or -1 if the parent does not exist.
     subtree
-        (Q, Q) element [i, j] is true if queue j is queue i or a descendant of queue i.
+        (Q, Q) whether queue j is queue i or one of its descendants, at element [i, j].
     weight, priority, created_ms
-        (Q,) values of the Queue objects.
+        (Q,) attributes of the Queue objects.
 
     """
 
@@ -50,7 +50,7 @@ class QueueTree:
 
     @cached_property
     def _tiers(self) -> list[I64]:
-        """The indices of queues with a parent, grouped by depth, the deepest group first."""
+        """The indices of the queues that have a parent, grouped by depth, deepest first."""
         depth = self.subtree.sum(axis=0)
         tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
@@ -64,7 +64,7 @@ class QueueTree:
 
     @property
     def is_flat(self) -> bool:
-        """Whether every queue is root or a queue without child queues."""
+        """Whether no queue other than root has child queues."""
         below = self.parent_of[self.parent_of >= 0]
         return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
 
@@ -76,25 +76,23 @@ class QueueArrays(QueueTree):
     Attributes
     ----------
     capability
-        (Q, R) hard limit on the sum over each queue and its descendants, or UNLIMITED if not set.
+        (Q, R) hard limit on the sum over a queue and its descendants; UNLIMITED if not set.
     deserved
-        (Q, R) deserved amount of each queue; 0 if not set.
+        (Q, R) deserved amount; 0 if not set.
     guarantee
-        (Q, R) guaranteed amount of each queue; 0 if not set.
+        (Q, R) guaranteed amount; 0 if not set.
     allocated, claimed, requested
-        (Q, R) amounts of each queue without its descendants. `allocated` is the sum over bound and
-        running tasks. `claimed` is `allocated` plus the requests of this session's victims.
-        `requested` is `claimed` plus the requests of pending tasks of valid gangs in open queues.
+        (Q, R) amounts of each queue without its descendants. `allocated` sums bound and running
+        tasks. `claimed` is `allocated` plus the requests of this session's victims. `requested` is
+        `claimed` plus the requests of pending tasks of valid gangs in open queues.
     gained
-        (Q, R) the part of `allocated` that belongs to placed and nominated tasks of decided gangs.
+        (Q, R) the part of `allocated` that placed and nominated tasks of decided gangs account for.
     oldest_ms
-        (Q,) creation time of the oldest gang with pending tasks that is directly in each queue, or
-        NEVER_MS without such a gang.
+        (Q,) creation time of the oldest gang with pending tasks directly in the queue, or NEVER_MS.
     has_gangs
-        (Q,) whether a gang directly in the queue uses or requests resources.
+        (Q,) whether any gang directly in the queue uses or requests resources.
     closed
-        A mapping from the index of a closed queue to the reason why no task of the queue may be
-        placed. The mapping omits open queues.
+        Why no task of a queue may be placed, keyed by queue index; open queues are missing.
 
     """
 
@@ -114,7 +112,7 @@ class QueueArrays(QueueTree):
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the names of queues that restrict the choice of nodes, directly or by an ancestor."""
+    """Return the names of queues that restrict the nodes, directly or through an ancestor."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -132,9 +130,9 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Allocated, claimed and requested amounts by queue; `QueueArrays` explains the fields.
+    """Allocated, claimed and requested amounts of each queue, as in `QueueArrays`.
 
-    The amounts of a closed queue are summed like the amounts of an open queue.
+    Closed queues are treated like open queues.
     """
 
     allocated: I64
@@ -154,7 +152,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
     resources
         Resource names of axis R.
     demand
-        Allocated, claimed and requested amounts of the gangs of each queue.
+        Allocated, claimed and requested amounts of each queue's gangs.
 
     """
     parent_of, cyclic = _parents(queues)
@@ -192,7 +190,7 @@ def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
 
 
 def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
-    """Return the parent (Q,) of each queue, -1 on a cycle, and the queues on cycles."""
+    """Return each queue's parent index (Q,), -1 for queues on a cycle, and the queues on cycles."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
     cyclic = set[int]()
@@ -220,7 +218,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return, by queue index, why a queue or the nearest closed ancestor of the queue is closed."""
+    """Return why each queue that is closed, or has a closed ancestor, is closed, by queue index."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason
@@ -240,7 +238,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return, by queue name, why a queue is unusable; queues that are only closed are omitted."""
+    """Return why a queue is unusable, by queue name; omits queues that are merely not open."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

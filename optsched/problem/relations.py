@@ -1,4 +1,4 @@
-"""Count the pods on each node that affinity, anti-affinity and spread terms of pods select."""
+"""Count the pods on each node that affinity, anti-affinity and spread terms select."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class RelatedClasses(Protocol):
-    """The attributes of task classes that matter for relations between pods."""
+    """What relations between pods need to know about task classes."""
 
     @property
     def shapes(self) -> Sequence[TaskShape]:
-        """The task shape of each task class."""
+        """The resource request and constraints of each task class."""
 
     @property
     def relations(self) -> Sequence[Relation]:
@@ -36,7 +36,7 @@ class RelatedClasses(Protocol):
 
 
 class TermKind(Enum):
-    """The kind of a term: affinity, anti-affinity or spread."""
+    """Whether a term is an affinity, an anti-affinity or a spread constraint."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -53,8 +53,8 @@ class Term:
     Attributes
     ----------
     sources
-        The term, followed by the other affinity terms of the same pod. The term selects a pod only
-        if the pod matches all of `sources` (upstream `podMatchesAllAffinityTerms`).
+        The term, followed by the pod's other affinity terms. A pod is selected only if it matches
+        all of them (upstream `podMatchesAllAffinityTerms`).
     namespaces
         The namespaces of each term in `sources`, or None for all namespaces.
 
@@ -66,7 +66,7 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """A key by which terms are compared."""
+        """The key by which terms are compared."""
         return self.kind, self.sources
 
     @property
@@ -86,7 +86,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """The counts of already decided tasks, which are added to the counts in `Relations`."""
+    """Counts of tasks that this session has decided, which are included in `Relations`."""
 
     selected: I64
     carried: I64
@@ -95,30 +95,30 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """The pod affinity and spread terms of pending tasks, and the residents that each term selects.
+    """Affinity and spread terms, and how many residents of each node they select.
 
-    A pod carries a term if the term is part of its specification.
+    A pod carries a term if its specification contains the term.
 
     Attributes
     ----------
     terms
-        The M distinct terms of pending tasks and the distinct anti-affinity terms of residents.
+        The M distinct terms of pending tasks, and the distinct anti-affinity terms of residents.
     domain_of
-        (M, N) topology domain of each node for each term, or -1 if the node lacks the topology key.
+        (M, N) each node's topology domain for each term, or -1 if the node lacks the topology key.
     num_domains
         (M,) number of domains of each term.
     selected
-        (M, N) number of residents of each node that each term selects.
+        (M, N) number of residents of the node that the term selects.
     carried
-        (M, N) number of residents of each node that carry each anti-affinity term. Rows of other
-        terms are 0.
+        (M, N) number of residents of the node that carry the term; 0 unless it is an anti-affinity
+        term.
     ports
         The P distinct host ports of pending tasks.
     port_taken
-        (P, N) whether a resident of the node binds a port that conflicts with the host port.
+        (P, N) whether a resident of the node binds a conflicting port.
     coming
-        The counts of decided tasks, or None without decided tasks. The arrays include these counts
-        in addition to residents.
+        The counts of decided tasks, which the arrays include in addition to residents; None without
+        decided tasks.
 
     """
 
@@ -133,7 +133,7 @@ class Relations:
     _carried_by: dict[TaskShape, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the indices of the terms that tasks of a task shape carry."""
+        """Return the indices of the terms that tasks with this `TaskShape` carry."""
         if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
             return ()
         known = self._carried_by
@@ -147,12 +147,12 @@ class Relations:
         return {term.key: m for m, term in enumerate(self.terms)}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the indices of the host ports that tasks of a task shape bind."""
+        """Return the indices of the host ports that tasks with this `TaskShape` bind."""
         numbers = {self._port_number.get(port) for port in shape.host_ports}
         return tuple(sorted(p for p in numbers if p is not None))
 
     def find_colliding(self, ports: Iterable[HostPort]) -> list[int]:
-        """Return the indices of the host ports that conflict with some given host ports."""
+        """Return the indices of the host ports that conflict with any of the given ports."""
         return find_colliding(self._ports_by_number, ports)
 
     @cached_property
@@ -165,11 +165,11 @@ class Relations:
 
 
 PortIndex: TypeAlias = dict[tuple[str, int], list[tuple[int, "HostPort"]]]
-"""Indexed host ports by protocol and port number."""
+"""(index, host port) pairs, keyed by protocol and port number."""
 
 
 def index_ports(ports: Iterable[HostPort]) -> PortIndex:
-    """Return an index of host ports, because only ports of equal numbers can conflict."""
+    """Index host ports by protocol and number, because only ports of equal number can conflict."""
     found: PortIndex = {}
     for p, port in enumerate(ports):
         found.setdefault((port.protocol, port.port), []).append((p, port))
@@ -177,7 +177,7 @@ def index_ports(ports: Iterable[HostPort]) -> PortIndex:
 
 
 def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
-    """Return in ascending order the indexed host ports that conflict with some given ports."""
+    """Return the sorted indices of the host ports that conflict with any of the given ports."""
     return sorted(
         {
             p
@@ -189,10 +189,10 @@ def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
 
 
 class TermMatcher:
-    """A finder of the terms that select a pod, with a cache for each combination of labels.
+    """Finds the terms that select a pod, cached by namespace and relevant labels.
 
-    A term that requires one of some values of a label is compared only with pods that have such a
-    value. All other terms are compared with every pod.
+    A term that requires one of some label values is checked only against pods with such a value.
+    All other terms are checked against every pod.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
@@ -218,7 +218,7 @@ class TermMatcher:
         return self._find_selecting_terms(task)[0]
 
     def rows(self, task: Task) -> I64:
-        """Return (m,) the indices of the terms that select a task."""
+        """Return the indices (m,) of the terms that select a task, as an array."""
         return self._find_selecting_terms(task)[1]
 
     def _find_selecting_terms(self, task: Task) -> tuple[Relation, I64]:
@@ -236,14 +236,14 @@ class TermMatcher:
 
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """Return the distinct terms of `pending`, and the distinct anti-affinity terms of residents."""
+    """Return the distinct terms of the `pending` tasks and anti-affinity terms of residents."""
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
     for shape in snapshot.resident_shapes:
         if shape.pod_anti_affinity:
             found.update(dict.fromkeys(_anti_keys(shape)))
-    # The keys keep the sources in memory, so that the object ids stay valid.
+    # `found` keeps the sources alive, so their ids stay valid.
     known: dict[int, frozenset[str] | None] = {}
     for source in chain.from_iterable(sources for _, sources in found):
         if id(source) not in known:
@@ -256,9 +256,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a term with resolved namespaces.
-
-    `labels_of` maps each namespace to the labels of the namespace.
+    """Return a term with resolved namespaces; `labels_of` has the labels of each namespace.
     """
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
@@ -297,7 +295,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Count the residents and decided tasks on each node that match terms or bind host ports."""
+    """Count the residents and decided tasks per node that match terms or bind host ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -309,7 +307,7 @@ def build_relations(
         for task in node.residents:
             rows = matcher.rows(task)
             if task.status is TaskStatus.RELEASING:
-                # Spread constraints ignore terminating pods, as upstream does.
+                # Spread constraints ignore terminating pods, as in kube-scheduler.
                 rows = rows[~is_spread[rows]]
             selected[rows, n] += 1
             for key in _anti_keys(task.shape):
@@ -340,15 +338,15 @@ def count_coming(
     tasks: tuple[I64, I64],
     nominated: tuple[I64, I64],
 ) -> Relations:
-    """Return relations whose counts include decided tasks.
+    """Return relations whose counts include the tasks that this session has decided.
 
     Parameters
     ----------
     relations, classes
-        Relations and task classes of the problem before the tasks are added.
+        Relations and task classes of the problem before the decisions.
     tasks, nominated
-        Pairs of arrays (task class, node) of placed tasks and of nominated tasks. Nominated tasks
-        affect anti-affinity and host ports, but not affinity and spread.
+        (task class, node) arrays of placed tasks and of nominated tasks. Nominated tasks count for
+        anti-affinity and host ports, but not for affinity and spread.
 
     """
     if not (relations.terms or relations.ports):
@@ -379,12 +377,12 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Add tasks of one class to the counts; `stands` is False for nominated tasks."""
+    """Add tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
-        # A spread constraint counts a decided task only if the task carries the same constraint.
+        # A decided task counts for a spread constraint only if the task has the same constraint.
         counts = stands and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)

@@ -1,6 +1,6 @@
-"""Running tasks as arrays (axis V); running tasks are the candidates for eviction.
+"""Running tasks, the candidates for eviction, as arrays (axis V).
 
-The arrays are built when an engine first reads them, because most sessions evict nothing.
+The arrays are built when first read, because most sessions evict nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Running:
     Attributes
     ----------
     tasks
-        (V,) the running tasks.
+        (V,) the task objects.
     gang_of, node_of, queue_of
-        (V,) gang, node and queue of each task. The queue is -1 if the queue of the gang does not
+        (V,) gang, node and queue index of each task; the queue is -1 if the gang's queue does not
         exist.
     request
-        (V, R) request of each task in base units. One task counts as one pod.
+        (V, R) request of each task in base units, including one pod.
 
     """
 
@@ -56,7 +56,7 @@ class Running:
 
 @cached_by_problem
 def selected_tasks(problem: Problem) -> list[I64]:
-    """Return the running tasks that each term of the relations selects; the result is cached."""
+    """Return the indices of the running tasks that each term of the relations selects; cached."""
     terms = problem.relations.terms
     matcher = TermMatcher(terms)
     found: list[list[int]] = [[] for _ in terms]
@@ -67,11 +67,9 @@ def selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """Return (V,) a number for each task.
+    """Return a group number (V,) for each running task.
 
-    Tasks that the same `terms` select have equal numbers. A task that no term selects has the
-    number -1.
-
+    Tasks that the same `terms` select are in the same group. Tasks that no term selects have -1.
     Returns None if `terms` is empty.
     """
     if not terms:
@@ -84,14 +82,14 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
 
 
 def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
-    """Return a number for each key. Equal keys have equal numbers, and empty keys have -1."""
+    """Return a number for each key: equal numbers for equal keys, and -1 for empty keys."""
     known: dict[tuple[Hashable, ...], int] = {}
     return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
 
 @cached_by_problem
 def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem; the result is cached."""
+    """Return the running tasks of a problem; cached."""
     nodes = problem.snapshot.nodes
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
     gangs = problem.snapshot.gangs
@@ -122,7 +120,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """Return the request (V, R) of each task. Requests are computed once for each task shape."""
+    """Return the request (V, R) of each task, computed once per `TaskShape` object."""
     column = {name: i for i, name in enumerate(problem.resources)}
     number: dict[int, int] = {}
     rows: list[I64] = []

@@ -1,4 +1,4 @@
-"""Compile gangs into gang shapes, which are equal for interchangeable gangs."""
+"""Compile gangs into gang shapes, which interchangeable gangs share."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Relation = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Equal pending tasks of one gang: the role, the task shape and the number of the tasks.
+    """A group of equal pending tasks of one gang: role, `TaskShape` and number of tasks.
 
     Attributes
     ----------
     relation
         Indices of the terms of other pods that select the tasks.
     part
-        The subgroup of the tasks.
+        Index of the tasks' subgroup, or NO_PART.
     queue
-        The queue of the tasks if the queue restricts the choice of nodes, or an empty string.
+        Queue of the tasks if the queue restricts the choice of nodes, else an empty string.
     bound
         Indices of the reservations that the tasks must respect (see `binding_reservations`).
 
@@ -54,34 +54,33 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """The properties that all gangs of a gang class share: pending requests and minimums.
+    """What all gangs of a gang class have in common: pending requests and minimums.
 
     Attributes
     ----------
     entries
-        Groups of equal pending tasks, in the order of the first task of each group.
+        Groups of equal pending tasks, in the order of their first tasks.
     sequence
-        Pairs (entry index, number of tasks) for the runs of equal tasks in task order. The numbers
-        of an entry sum to the task count of the entry.
+        (entry index, number of tasks) pairs, one per run of equal tasks in task order; the numbers
+        of an entry add up to its task count.
     need
-        Number of tasks that must start together, or 0 after the gang has started.
+        Number of tasks that must start together; 0 if the gang has started.
     need_role
-        Pairs (role, number of tasks that must start together) for each role below its minimum.
+        (role, number of tasks that must start together) pairs of the roles below their minimum.
     least_before
-        The value of `min_members` before this session chose victims of the gang, or None if the
-        gang has no victims.
+        The value of `min_members` before this session chose victims in the gang, or None without
+        victims.
     is_started
-        Whether the minimum of the gang already runs, so that additional tasks may start one by one.
+        Whether the gang's minimum already runs, so that further tasks may start individually.
     min_resources
-        Amounts that must be free in the cluster before the gang starts. The amounts are empty after
-        the gang has started.
+        Amounts that must be free in the cluster before the gang starts; empty if it has started.
     parts
         Subgroups with pending tasks.
     need_groups
-        Pairs (rule, number of subgroups of the rule that must start together).
+        (rule, number of the rule's subgroups that must start together) pairs.
     topology, held
-        The topology request of the gang, and the names of nodes with running tasks of the gang.
-        `held` is empty without a topology request.
+        The gang's topology request, and the names of the nodes with its running tasks. `held` is
+        empty without a topology request.
     """
 
     entries: tuple[Entry, ...]
@@ -112,30 +111,30 @@ class GangShape:
 
     @property
     def min_members(self) -> int:
-        """The number of tasks that must start together, or 0 after the gang has started."""
+        """The number of tasks that must start together; 0 if the gang has started."""
         return _min_members(self.need, self.need_role)
 
     @property
     def admitted_members(self) -> int:
-        """The value of `min_members` before this session chose victims, which admission uses."""
+        """`min_members` before this session chose victims, for admission."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
-        """The node label whose values are the network domains, or empty for HyperNodes."""
+        """The node label whose values are the network domains; empty for HyperNodes."""
         return "" if self.topology is None else self.topology.label
 
     @property
     def is_rigid(self) -> bool:
-        """Whether the gang can start only with all of its pending tasks together."""
+        """Whether the gang can start only with all its pending tasks."""
         return self.need == self.num_tasks and not self.is_started
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and of its minimum.
+    """The amounts of a gang: allocated, claimed, requested (see `GangRow`), and its minimum.
 
-    `minimum` contains the amounts that must be free in the cluster before the gang starts.
+    `minimum` must be free in the cluster before the gang starts.
     """
 
     allocated: Amounts
@@ -144,41 +143,40 @@ class Stake:
     minimum: Amounts
 
 
-# `Interned` uses weak references, so that a gang shape is freed when the last gang with the shape
-# is deleted.
+# The stores use weak references, so an object is freed with the last gang that uses it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""The registry with one object for all equal gang shapes, which makes comparisons fast."""
+"""The store that keeps one object for equal gang shapes, which makes comparisons fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang as a row of the problem. Sessions reuse the row while the gang object is the same.
+    """One gang as a row of the problem, reused between sessions while the gang object is the same.
 
     Attributes
     ----------
     shape
-        The shape of the gang, or None if the gang is blocked or has no pending task.
+        The gang shape, or None if the gang is blocked or has no pending task.
     pending
-        The pending tasks that may be placed, grouped by entry. Each group is in task order.
+        The pending tasks that may be placed, grouped by entry and in task order within an entry.
     num_ready
         Number of tasks that already count towards the gang's minimum.
     allocated, claimed, requested
-        Amounts in base units, by resource. `allocated` is the sum over bound, running and expected
-        tasks. `claimed` is `allocated` plus the requests of this session's victims. `requested` is
-        `claimed` plus the requests of pending tasks of a valid gang.
+        Amounts in base units by resource. `allocated` sums bound, running and expected tasks.
+        `claimed` is `allocated` plus the requests of this session's victims. `requested` is
+        `claimed` plus the requests of the pending tasks of a valid gang.
     queue
-        Name of the gang's queue if the queue restricts the choice of nodes, or an empty string.
+        The gang's queue if it restricts the choice of nodes, else an empty string.
     bound
-        Indices of the reservations that the gang must respect (`binding_reservations`).
+        Indices of the reservations that the gang must respect (see `binding_reservations`).
     is_gated
-        Whether a pending task has or had a scheduling gate that is removed when the queue admits
-        the gang.
+        Whether a pending task has, or had, the scheduling gate that is removed when the queue
+        admits the gang.
     requests
         The distinct requests of all pending tasks, including tasks that cannot be placed in this
         session.
     stake
-        The amounts of the gang as one object; gangs with equal amounts share the object.
+        The gang's amounts as one object, shared by gangs with equal amounts.
     """
 
     gang: Gang
@@ -207,19 +205,19 @@ def gang_row(
     queue: str = "",
     bound: tuple[int, ...] = (),
 ) -> GangRow:
-    """Return the row of a gang.
+    """Compile a gang into its row.
 
     Parameters
     ----------
     gang
         The gang.
     relations
-        A mapping from the key of a pending task to the terms of other pods that select the task, or
-        None if no pod has terms.
+        Maps the key of a pending task to the terms of other pods that select it; None if there are
+        none.
     queue
-        Name of the gang's queue if the queue restricts the choice of nodes.
+        The gang's queue if it restricts the choice of nodes, else an empty string.
     bound
-        Indices of the reservations that the gang must respect (`binding_reservations`).
+        Indices of the reservations that the gang must respect (see `binding_reservations`).
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -250,8 +248,7 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # The distinct requests are collected from groups of equal tasks, because hashing the request of
-    # each task is slow.
+    # Collect the distinct requests per group of equal tasks: hashing each task's request is slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
@@ -284,7 +281,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return a copy of the row of a gang that must respect the reservations `bound`."""
+    """Return a copy of a gang's row that must respect the reservations `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -293,7 +290,7 @@ def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """Return the sum of the requests of tasks. Each task counts as one pod."""
+    """Return the sum of the tasks' requests by resource, including one pod per task."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
@@ -303,7 +300,7 @@ def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Return the number of tasks that must still start together, in total and by role."""
+    """Return how many more tasks must start together, in total and by role."""
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))
@@ -319,7 +316,7 @@ def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[
 def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
-    """Return why the existing tasks of a gang cannot reach its minimum, or None if they can."""
+    """Return why the gang's existing tasks cannot reach its minimum, or None if they can."""
     roles = [t.role for t in waiting]
     lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
     if len(waiting) >= need and not lacking:
@@ -352,7 +349,7 @@ def _explain_shortage(
 def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
-    """Return the entries of pending tasks, `GangShape.sequence`, and the tasks in entry order."""
+    """Return the entries of the pending tasks, `GangShape.sequence`, and the tasks by entry."""
     if not relations and not part_of:
         first = waiting[0]
         if all(t.shape is first.shape and t.role == first.role for t in waiting):

@@ -1,6 +1,6 @@
 """Find the subgroups of a gang that have pending tasks.
 
-Volcano calls subgroups sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
+Volcano calls them sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ if TYPE_CHECKING:
     from optsched.cluster.topology import TopologyRequest
 
 NO_PART = -1
-"""The subgroup number of a task that is in no subgroup."""
+"""The subgroup index of a task that belongs to no subgroup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One subgroup with pending tasks.
+    """A subgroup that has pending tasks.
 
     Attributes
     ----------
     rule
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
-        Number of tasks of the subgroup that must start together, or 0 if the minimum already runs.
+        Number of tasks that must start together; 0 if the subgroup's minimum already runs.
     topology
-        The topology request of the rule, or None if the rule has no topology request.
+        The topology request of the rule, or None.
     held
-        Names of the nodes on which tasks of the subgroup run. The tuple is empty without a topology
-        request.
+        Names of the nodes with running tasks of the subgroup; empty without a topology request.
     """
 
     rule: int
@@ -52,21 +51,20 @@ class Parts:
     Attributes
     ----------
     parts
-        Subgroups in the order of the first task of each subgroup.
+        Subgroups in the order of their first tasks.
     part_of
-        A mapping from the key of a pending task to the index of its subgroup in `parts`. Tasks
-        without a subgroup are omitted.
+        Index in `parts` of each pending task's subgroup, by task key; tasks without a subgroup are
+        missing.
     need_groups
-        Pairs (rule, number of subgroups of the rule that must still start before the gang counts as
-        started).
+        (rule, number of the rule's subgroups that must still start for the gang to count as
+        started) pairs.
     short
-        Keys of the pending tasks in subgroups that have too few pods to start.
+        Keys of the pending tasks whose subgroups have too few pods to start.
     lacking
-        The reason for the first subgroup with too few pods, or None if every subgroup has enough
+        Why the first subgroup with too few pods cannot start, or None if every subgroup has enough
         pods.
     problem
-        The reason why too few subgroups of the gang can start, or None if enough subgroups can
-        start.
+        Why too few subgroups of the gang can start, or None if enough can.
     """
 
     parts: tuple[Part, ...] = ()
@@ -83,7 +81,7 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """Return the subgroups of a gang.
+    """Find the subgroups of a gang that have pending tasks.
 
     `waiting` lists the pending tasks of the gang in task order.
     """
@@ -124,7 +122,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
 
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return the sorted names of the nodes on which tasks are bound or running."""
+    """Return the sorted names of the nodes to which running or bound tasks are bound."""
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
@@ -140,7 +138,7 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return pairs (rule, number of missing subgroups), and why too few subgroups can start."""
+    """Return (rule, number of missing subgroups) pairs, and why too few subgroups can start."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

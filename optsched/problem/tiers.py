@@ -1,4 +1,4 @@
-"""Sort gangs into tiers by priority and urgency."""
+"""Group gangs into tiers by priority and urgency."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
-"""Degrees of urgency among gangs of equal priority, the most urgent first."""
+"""Urgency of gangs of equal priority, most urgent first."""
 
 _TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
 
 @dataclass(frozen=True, eq=False)
 class Tiers:
-    """The tiers of gangs, from the most important to the least important.
+    """The tiers of gangs, most important first.
 
     Attributes
     ----------
     of
-        (G,) tier of each gang; tier 0 is the most important.
+        (G,) tier index of each gang; 0 is the most important tier.
     mark
-        (G,) number of each gang. Gangs with different numbers never share a gang class.
+        (G,) group number of each gang; gangs with different numbers never share a gang class.
     factor
-        (G,) factor by which the weight of each gang within its tier is multiplied.
+        (G,) factor that multiplies each gang's weight within its tier.
     names
         The name of each tier.
 
@@ -51,17 +51,18 @@ def priority_tiers(
     queue_priority: I64 | None = None,
     heads: Sequence[int] = (),
 ) -> Tiers:
-    """Return tiers sorted by priority, and by urgency among gangs of equal priority.
+    """Return tiers ordered by priority, and by urgency among gangs of equal priority.
 
-    The most urgent gangs are broken gangs. A broken gang has bound tasks, but fewer than its
-    minimum, so that the bound tasks do no work. The first gang of `heads` is the second most
-    urgent, and the other `heads` follow. Gangs that have waited for longer than
-    `starvation_after_ms` come next, before the remaining gangs. `heads` are gangs whose reservation
-    has begun, in the order of the reservations. The first gang of `heads` is alone in its tier, so
-    that no other gang outweighs this gang. `priority` (G,) is the priority of each gang.
-    `queue_priority` (G,) is the priority of each gang's queue and has precedence over `priority`;
-    None means equal priorities of all queues. In a queue with strict order, waiting time is
-    measured from the creation of the gang. The tiers therefore agree with the order of the queue.
+    Broken gangs are most urgent: they have bound tasks, but fewer than their minimum, so the bound
+    tasks do no work. Next come the `heads`, which are gangs whose reservation has begun, in the
+    order of the reservations. The first head has a tier of its own, so that no combination of other
+    gangs outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then all
+    others.
+
+    `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
+    gang's queue and takes precedence; None means that all queues have equal priority. In a queue
+    with strict order, waiting time counts from the creation of the gang, so that the tiers agree
+    with the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -90,7 +91,7 @@ def priority_tiers(
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:
-    """Return a single tier in which each gang's weight is multiplied by the gang's priority."""
+    """Return a single tier in which each gang's weight is multiplied by its priority."""
     factor = np.maximum(priority, 1)
     _, mark = np.unique(factor, return_inverse=True)
     return Tiers(np.zeros_like(factor), mark.astype(np.int64), factor, ("weighted by priority",))

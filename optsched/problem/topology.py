@@ -1,4 +1,4 @@
-"""Compile the network into trees of domains, and find the domains that each gang shape may use."""
+"""Compile the network into trees of domains, and find the domains each gang shape may use."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangShape
 
 CLUSTER = 0
-"""The number of the domain that contains every node."""
+"""The index of the domain that contains every node."""
 
 _SHOWN = 3
 
 NOWHERE = -1
-"""The domain number that means "no domain", for example if no task runs."""
+"""The domain index that means "no domain", for example if no task runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """A tree of network domains in preorder, with the whole cluster as its root.
+    """A tree of network domains in preorder, whose root is the whole cluster.
 
     Attributes
     ----------
     label
         The node label whose values are the domains; empty for HyperNodes.
     names
-        (D,) name of each domain; the name of the whole cluster is empty.
+        (D,) name of each domain; empty for the whole cluster.
     tier, parent
-        (D,) tier and parent of each domain. A parent has a higher tier than its children. The root
-        has the parent -1.
+        (D,) tier and parent of each domain. A parent has a higher tier than its children; the root
+        has parent -1.
     end
-        (D,) end of each subtree. Domain d contains the domains with the numbers d to end[d]-1.
+        (D,) end of each subtree: domain d contains the domains d to end[d]-1.
     leaf_of
-        (N,) lowest domain that contains each node.
+        (N,) the lowest domain that contains each node.
 
     """
 
@@ -64,7 +64,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """The position (D,) of each domain in the sorted list of domain names."""
+        """The position (D,) of each domain when domains are sorted by name."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
@@ -80,7 +80,7 @@ class Forest:
         return nodes
 
     def sums(self, values: I64) -> I64:
-        """Return the sums (D, …) of `values` (N, …) over the nodes of each domain."""
+        """Return the sums (D, …) of `values` (N, …) over the nodes in each domain."""
         order, begin, end = self._in_preorder
         before = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
         np.cumsum(values[order], axis=0, out=before[1:])
@@ -89,27 +89,27 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """The nodes (N,) in domain order, and the begin and end (D,) of each domain's nodes."""
+        """The nodes (N,) sorted by domain, and each domain's begin and end (D,) among them."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
         return order, begin, np.searchsorted(leaves, self.end)
 
     def upwards(self, domain: int) -> Iterator[int]:
-        """Yield a domain, followed by the ancestors of the domain, the nearest ancestor first."""
+        """Yield a domain, then its ancestors from the nearest to the root."""
         while domain >= 0:
             yield domain
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """Return the lowest domain that contains all `nodes` (m,), or NOWHERE without nodes."""
+        """Return the lowest domain that contains all `nodes` (m,), or NOWHERE if there are none."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]
         return self.meet(int(leaves.min()), int(leaves.max()))
 
     def meet(self, one: int, other: int) -> int:
-        """Return the lowest domain that contains two domains."""
+        """Return the lowest domain that contains both domains."""
         first, last = min(one, other), max(one, other)
         return next(d for d in self.upwards(first) if last < self.end[d])
 
@@ -123,17 +123,17 @@ class Bound:
     forest
         Index of the forest in `TopologyArrays.forests`.
     allowed
-        (D,) mask of the domains in which the gang or subgroup may be placed. All descendants of an
-        allowed domain are allowed.
+        (D,) mask of the domains in which tasks may be placed; includes all descendants of an
+        allowed domain.
     is_hard
-        Whether the bound is a constraint. A bound that is only a preference allows all domains.
+        Whether the bound is a constraint; a mere preference allows all domains.
     held
-        The lowest domain that contains all running tasks of the gang or subgroup, or NOWHERE if no
-        task runs.
+        The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if none
+        runs.
     request
-        The topology request of the gang or subgroup.
+        The topology request from which the bound results.
     problem
-        The reason why no domain is possible for the tasks, or None if a domain is possible.
+        Why no domain can hold the tasks, or None if some domain can.
     """
 
     forest: int
@@ -146,38 +146,36 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The topology bounds of the whole gang and of each subgroup of one gang shape."""
+    """The topology bounds of one gang shape: of the whole gang and of each subgroup."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """All existing bounds, of the whole gang and of subgroups of the gang."""
+        """All bounds of the whole gang and its subgroups that exist."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
-        """The reason why a bound allows no domain, or None if every bound allows a domain."""
+        """Why one of the bounds allows no domain, or None if each allows some domain."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
 
 @dataclass(frozen=True, eq=False)
 class TopologyArrays:
-    """Forests and bounds of a problem.
+    """The forests of a problem and the bounds of its gang shapes.
 
     Attributes
     ----------
     forests
-        The forest of HyperNodes, followed by a forest for each requested node label, in label
-        order.
+        The forest of HyperNodes, then one forest per requested node label, sorted by label.
     bounds
         (S,) topology bounds of each gang shape.
     cell_of
-        (N,) cell number of each node. Nodes of the same cell are in the same domains of all
-        forests.
+        (N,) cell of each node; nodes of one cell are in the same domains of every forest.
     num_cells
-        Number of different cells in `cell_of`.
+        Number of cells.
 
     """
 
@@ -190,7 +188,7 @@ class TopologyArrays:
         frozen(self.cell_of)
 
     def forest(self, bound: Bound) -> Forest:
-        """Return the forest that a topology bound refers to."""
+        """Return the forest whose domains a bound refers to."""
         return self.forests[bound.forest]
 
 
@@ -200,7 +198,7 @@ def topology_arrays(
     columns: NodeColumns,
     previous: tuple[Snapshot, TopologyArrays] | None,
 ) -> TopologyArrays:
-    """Return the network of a snapshot as arrays.
+    """Compile the network of a snapshot into arrays.
 
     Parameters
     ----------
@@ -209,10 +207,10 @@ def topology_arrays(
     shapes
         (S,) gang shapes of the problem.
     columns
-        Node labels of the snapshot as columns.
+        Node labels of the snapshot as integer columns.
     previous
-        An earlier snapshot, and the topology arrays of the earlier snapshot. The forest of
-        HyperNodes is reused if nodes and HyperNodes did not change.
+        An earlier snapshot with its topology arrays, whose forest of HyperNodes is reused if nodes
+        and HyperNodes did not change.
 
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
@@ -235,7 +233,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """Return the previous forest of HyperNodes, or None if the nodes or HyperNodes changed."""
+    """Return the previous forest of HyperNodes, or None if nodes or HyperNodes changed."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes
@@ -291,7 +289,7 @@ def _forest(
 
 
 class _BoundReader:
-    """A resolver of topology requests to domains in the forests of one snapshot."""
+    """Resolves topology requests to domains in the forests of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, forests: Sequence[Forest]) -> None:
         self._topology = snapshot.topology
@@ -326,7 +324,7 @@ class _BoundReader:
         return Bound(number, allowed, request.is_hard, holder, request, problem)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return the mask (D,) of the domains that a request allows, or why there are none."""
+        """Return a mask (D,) of the domains that a request allows, or why there are none."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units (axis U): unblocked gangs and subgroups with a topology bound.
+    """Units (axis U): unblocked gangs and subgroups that have a topology bound.
 
     Attributes
     ----------
     gang, part
-        (U,) gang and subgroup of each unit; `part` is NO_PART for a whole gang.
+        (U,) gang and subgroup index of each unit; `part` is NO_PART for a whole gang.
     bounds
         (U,) topology bound of each unit.
     task, unit_of
-        (k,) pairs of a pending task and a unit that contains the task. Two units may contain a
-        task: the gang and the subgroup.
+        (k,) pairs of a pending task and a unit that contains it. A task can be in two units: its
+        gang and its subgroup.
 
     """
 
@@ -49,7 +49,7 @@ class Units:
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
-    """Return the indices on axis T of the pending tasks of a gang's entry (equal tasks)."""
+    """Return the indices (axis T) of the pending tasks in one entry of a gang."""
     shape = int(problem.shape_of[gang])
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])
@@ -57,7 +57,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of the running tasks of a gang or subgroup, and its number of tasks."""
+    """Return the nodes (k,) of a gang's or subgroup's running tasks, and its number of tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -78,8 +78,8 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 def holders(problem: Problem, node_of: I64) -> I64:
     """Return the lowest domain (U,) that contains all placed and running tasks of each unit.
 
-    `node_of` (T,) is the node of each pending task, or UNPLACED. The domain of a unit without
-    placed or running tasks is NOWHERE.
+    `node_of` (T,) is the node of each pending task, or UNPLACED. Units without placed or running
+    tasks get NOWHERE.
     """
     units = units_of(problem)
     placed = node_of[units.task] >= 0
@@ -101,7 +101,7 @@ def holders(problem: Problem, node_of: I64) -> I64:
 
 @cached_by_problem
 def units_of(problem: Problem) -> Units:
-    """Return the units of a problem; the result is cached."""
+    """Return the units of a problem; cached."""
     gang: list[int] = []
     part: list[int] = []
     bounds: list[Bound] = []
@@ -123,7 +123,7 @@ def units_of(problem: Problem) -> Units:
 
 
 def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
-    """Yield the gang, the subgroup and the topology bound of every unit."""
+    """Yield the gang, the subgroup and the topology bound of each unit."""
     bounds = problem.topology.bounds
     asking = np.array([bool(b.existing) for b in bounds], np.bool_)
     gangs = problem.open_gangs

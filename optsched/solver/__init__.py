@@ -1,1 +1,1 @@
-"""Engines that compute decisions: the greedy pipeline, CP-SAT, preemption and consolidation."""
+"""Engines that make the decisions: the greedy pipeline, CP-SAT, preemption and consolidation."""

@@ -1,8 +1,8 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
-In the what-if problem, every movable task is pending. A movable task may stay on its present node
-or move to another node. Tasks that stay form separate task classes. A task of a separate class fits
-only its present node. A node keeps at most the tasks that run on the node now.
+In the what-if problem, every movable task is pending: it may stay on its present node or move to
+another node. Tasks that stay are modelled as separate task classes that fit only the present node,
+and a node keeps at most the tasks that run on it now.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ MOVES = "moves"
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A what-if problem with movable tasks and requesting gangs; other decisions are fixed.
+    """A what-if problem with movable tasks and gangs that may start; other decisions are fixed.
 
     Attributes
     ----------
     movables
         The tasks that may move.
     problem
-        The what-if problem of `movables`. Gangs that the model does not contain have final
-        decisions.
+        The what-if problem of `movables`. Gangs that are not in the model are already decided.
     base
         The decisions without moves, on the axes of `problem`.
     requesting
-        (G,) mask of the gangs that may start in addition to the gangs that `base` places.
+        (G,) mask of the gangs that may start in addition to those that `base` places.
     tiers
-        The tiers of the gangs of `problem`.
+        The tiers of the gangs in `problem`.
     priority
         (G,) priority of each gang. Gangs with different priorities are in different gang classes.
 
@@ -69,19 +68,19 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if problem, and the data for decoding solutions of the model.
+    """The level model of a what-if problem, and what is needed to decode its solutions.
 
     Attributes
     ----------
     stay
-        (M,) variables that count the tasks that stay on their nodes, for each kind (interchangeable
-        movable tasks).
+        (M,) variables that count how many tasks of each kind stay on their nodes. A kind is a set
+        of interchangeable movables.
     class_of
         (N,) node class of each node.
     num_gang_levels
-        Number of levels before the level `moves`.
+        Number of levels that precede the level `moves`.
     hint
-        (variables,) values of the variables if no task moves.
+        (variables,) values of the variables when no task moves.
 
     """
 
@@ -95,7 +94,7 @@ class Encoded:
 
 
 def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
-    """Return the aggregated model of a what-if problem with the rows of all hard rules."""
+    """Build the aggregated model of a what-if problem, with the rows of all hard rules."""
     problem = what.problem
     alone, kinds = rules.distinguish_gangs(problem)
     kinds += [what.priority, what.requesting.astype(np.int64)]
@@ -106,11 +105,11 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 
 
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
-    """Return a mask (F,) of the entries whose tasks could not start again on the present nodes.
+    """Return a mask (F,) of the entries whose tasks could not restart on their present nodes.
 
-    An entry is the group of tasks of one task class in the gangs of one gang class. The mask is
-    True if the present placements of an entry violate a row of the model. Rows with variables other
-    than starts and placements are not checked, because the solver enforces such rows.
+    An entry groups the tasks of one task class in the gangs of one gang class. It is in the mask if
+    the present placements violate one of its rows. Rows with variables other than starts and
+    placements are left to the solver.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -133,10 +132,10 @@ def encode(
     levels: Sequence[tuple[GangLevel, int]],
     most_moves: int = 0,
 ) -> Encoded:
-    """Return the level model of a what-if problem.
+    """Encode a what-if problem as a level model.
 
-    `levels` holds pairs of a level and its present value. At most `most_moves` tasks move; if
-    `most_moves` is 0, any number of tasks may move.
+    `levels` holds pairs of a level and its present value. At most `most_moves` tasks move; 0 means
+    no limit.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -151,7 +150,7 @@ def encode(
     hint = incumbent_values(form, what.base)
     hint[stay] = what.movables.count
     _minimum_rows(form, what, hint)
-    # Placed tasks stay placed, and tasks are added only for requesting gangs.
+    # Placed tasks stay placed; tasks are added only for requesting gangs.
     lower, upper = form.model.bounds
     gangs, starts = form.gangs, form.start >= 0
     asks = what.requesting[gangs.members[gangs.member_start[:-1]]]
@@ -160,7 +159,7 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # For each kind, the number of staying tasks is at most the number of tasks that nodes keep.
+    # Per kind, at most as many tasks stay as the nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -172,10 +171,10 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Add rows on the number of staying tasks of each kind, and return their variables (M,).
+    """Add variables (M,) and rows for the number of staying tasks of each kind.
 
-    The rows let a gang lose at most its surplus tasks, or all of its tasks. The rows also enforce
-    disruption budgets.
+    A gang may lose only its surplus tasks, or all its tasks. The rows also enforce disruption
+    budgets. Returns the variables.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
@@ -197,7 +196,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Limit requesting gangs to the minimum, so that no task moves for tasks beyond a minimum."""
+    """Start only the minimum of requesting gangs: no task moves for tasks beyond a minimum."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -218,9 +217,9 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, form: Formulation, copies: DomainCopies, stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with present configurations, and the class (N,) of each node.
+    """Return the node classes with the present configurations, and each node's class (N,).
 
-    The nodes of a class have the same idle capacity, allowed task classes and movable tasks.
+    Nodes of one class have the same idle capacity, allowed task classes and movable tasks.
     """
     problem, movables = what.problem, what.movables
     num_kinds = len(movables.count)
@@ -235,7 +234,7 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    # The configurations before any move; `here` counts the movable tasks.
+    # The configurations before any move; `here` already counts the movable tasks.
     node_of = what.base.node_of.copy()
     node_of[movables.at] = UNPLACED
     copy_of, num_copies = copies.of_tasks(form, node_of)

@@ -1,8 +1,8 @@
-"""Find the running tasks that may move, and build a what-if problem with these tasks pending.
+"""Find the running tasks that may move, and build a what-if problem in which they are pending.
 
-Interchangeable movable tasks form a kind, which is an index on axis M. Tasks of one kind have the
-same task class and the same disruption budgets. Tasks of one kind also belong to the same gang and
-role, unless each task is the only running task of a gang.
+Interchangeable movable tasks form a kind (axis M). Tasks of one kind have the same task class and
+the same disruption budgets. They also have the same gang and role, except that single running tasks
+of different gangs may share a kind.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 
 
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
-    """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
+    """Return a mask (V,) of running tasks that may move for pending gangs of one priority.
 
-    `requesting` (G,) is the mask of requesting gangs, and `priority` (G,) is the priority of each
-    gang. Tasks that depend on other pods, or on devices or volumes of one node, may not move. The
-    model over node classes cannot represent moves of tasks with such dependencies.
+    `requesting` (G,) is the mask of these gangs, and `priority` (G,) the priority of each gang.
+    Tasks that depend on other pods, or on devices or volumes of one node, may not move, because the
+    model over node classes cannot represent their moves.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
     may &= priority[running.gang_of] <= int(priority[requesting].max())
-    # A gang with a problem, a topology, subgroups or a waiting task keeps its tasks in place.
+    # A gang with a problem, a topology request, subgroups or a waiting task keeps its tasks in
+    # place.
     are_free = [
         not (gang.problem or gang.topology is not None or gang.sub_groups)
         and not any(task.status in _WAITS for task in gang.tasks)
         for gang in problem.snapshot.gangs
     ]
     may &= np.array(are_free, np.bool_)[running.gang_of]
-    # Tasks of reclaimable queues may move, and tasks in the only queue of the requesting gangs.
+    # Tasks of reclaimable queues may move, and tasks of the requesting gangs' queue if it is the
+    # only one.
     queues = problem.snapshot.queues
     open_queues = np.array([q.reclaimable for q in queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
     if len(theirs) == 1:
         open_queues[theirs] = True
-    # Moved gangs of a FIFO queue would be admitted again in any order.
+    # After a move, the gangs of a FIFO queue could be admitted again in a different order.
     open_queues &= ~np.array([q.is_fifo for q in queues], np.bool_)
     open_queues[list(problem.queues.closed)] = False
     may &= open_queues[running.queue_of]
-    # Tasks of an overcommitted node stay, because eviction of a task would not free its entire
-    # request.
+    # On an overcommitted node, evicting a task would not free its whole request.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
     may &= ~is_full[running.node_of]
@@ -80,10 +81,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` tasks in the mask `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks from `may`, on the most promising nodes.
 
-    A node is promising if the node lacks little capacity for a task of the requesting gangs. Nodes
-    that such a task fits without moves come last.
+    A node is the more promising, the less capacity it lacks for a task of the requesting gangs.
+    Nodes that already fit such a task come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -102,20 +103,16 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang with running tasks that may move.
-
-    If only some tasks of the gang move, the gang keeps its minimum.
+    """A gang with running tasks that may move; it moves entirely or keeps its minimum.
 
     Attributes
     ----------
     kinds
-        (k,) kinds (interchangeable tasks) of the gang's movable tasks.
+        (k,) kinds of the gang's movable tasks.
     held, surplus
-        `held` is the number of the gang's running tasks. `surplus` is the number of running tasks
-        beyond the gang's minimum.
+        Number of the gang's running tasks, and how many of them exceed its minimum.
     by_role
-        For each role that has a minimum: the kinds, the number of running tasks, and the number of
-        surplus tasks.
+        For each role that has a minimum: the kinds, the number of running tasks, and the surplus.
     may_end
         Whether all tasks of the gang may move.
 
@@ -130,29 +127,27 @@ class MovableGang:
 
 @dataclass(frozen=True, eq=False)
 class Movables:
-    """The running tasks that may move, and the what-if problem in which these tasks are pending.
+    """The running tasks that may move, and the what-if problem in which they are pending.
 
     Attributes
     ----------
     what_if
-        The problem after terminating tasks have terminated, in which movable tasks are pending.
+        The problem after all terminating tasks have ended, with the movable tasks pending.
     tasks
-        (V',) index of each movable task on axis V of the present problem.
+        (V',) index of each movable task on axis V of the original problem.
     at
         (V',) index of each movable task on axis T of `what_if`.
     node
-        (V',) index of the node on which each movable task runs.
+        (V',) index of the node where each movable task runs.
     kind
-        (V',) kind of each movable task, on axis M.
+        (V',) kind of each movable task (axis M).
     task_class, count
-        `task_class` (M,) is the task class of each kind in `what_if`. `count` (M,) is the number of
-        tasks of each kind.
+        (M,) task class of each kind in `what_if`, and number of tasks of each kind.
     wholes
-        The gangs with more than one running task. A gang with more than one running task has to
-        keep its minimum or move entirely.
+        The gangs with more than one running task, which must move entirely or keep their minimum.
     budgets
-        For each disruption budget: the kinds of tasks that the budget protects, and the number of
-        allowed disruptions.
+        For each disruption budget: the kinds of tasks that it protects, and the allowed
+        disruptions.
 
     """
 
@@ -170,14 +165,14 @@ class Movables:
         frozen(*vars(self).values())
 
     def on_node(self, num_nodes: int) -> I64:
-        """Return the number (N, M) of movable tasks of each kind that run on each node."""
+        """Return the number (N, M) of movable tasks of each kind on each node."""
         table = np.zeros((num_nodes, len(self.count)), np.int64)
         np.add.at(table, (self.node, self.kind), 1)
         return table
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the tasks of the mask `may` (V,) that could start again, and the what-if problem."""
+    """Return the tasks in the mask `may` (V,) that could restart, and the what-if problem."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -185,7 +180,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
     moved = [running.tasks[v] for v in tasks.tolist()]
     budgets = problem.snapshot.budgets
     cover = [np.array([covers(b, task) for task in moved], np.bool_) for b in budgets]
-    # Roles with a minimum have numbers from 1, and all other roles have the number 0.
+    # Roles with a minimum are numbered from 1; all other roles have number 0.
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
         names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
@@ -215,7 +210,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could start again, the what-if problem, and the tasks' indices."""
+    """Return the tasks that could restart, the what-if problem, and their indices in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
@@ -232,7 +227,7 @@ def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I6
 def _build_movable_gang(
     problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
 ) -> MovableGang:
-    """Return the number of tasks that a gang can lose, in total and by role.
+    """Return how many tasks a gang can lose, in total and by role.
 
     `kinds_of` holds the gang and the role (M,) of each kind. `num_mine` is the number of the gang's
     movable tasks.
@@ -252,9 +247,9 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of the tasks whose choice of nodes depends on other tasks.
+    """Return a mask (V',) of the movable tasks whose choice of nodes depends on other tasks.
 
-    The mask includes the tasks that affinity or spread terms of other tasks select.
+    This includes tasks that affinity or spread terms of other tasks select.
     """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

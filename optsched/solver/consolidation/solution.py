@@ -1,4 +1,4 @@
-"""Decode solutions of a what-if problem: the tasks that move, and the nodes of all tasks."""
+"""Decode solutions of a what-if problem: which tasks move, and the nodes of all tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Relocation:
     Attributes
     ----------
     leaves
-        (k,) indices of the tasks that move, on axis V' of movable tasks.
+        (k,) indices of the moving tasks on axis V' of movable tasks.
     to
-        (k,) index of the node to which each moving task moves.
+        (k,) index of the node to which each task moves.
     node_of
-        (T,) index of the node of each task of the what-if problem. The index is `UNPLACED` for
-        tasks of gangs with movable tasks.
+        (T,) node index of each task of the what-if problem; `UNPLACED` for tasks of gangs with
+        movable tasks.
 
     """
 
@@ -45,13 +45,13 @@ class Relocation:
 def read_solution(
     problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate
 ) -> Relocation:
-    """Return the moves and placements that a solution contains.
+    """Decode the moves and placements of a solution.
 
-    `problem` is the problem in which no task moves.
+    `problem` is the problem before any move.
     """
     assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
-    # Rank the movable tasks by priority, lost work and age; the cheapest task has rank 0.
+    # Rank movable tasks by priority, lost work and age; rank 0 is the cheapest to move.
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
@@ -62,7 +62,7 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # For gangs with a minimum, nodes keep at most the number of tasks that stay in the solution.
+    # If a gang has a minimum, nodes keep only as many of its tasks as stay in the solution.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]
@@ -91,9 +91,8 @@ def _assign_configurations(
 ) -> I64:
     """Return the number (N, C'') of tasks of each class on each node.
 
-    A configuration (the tasks of one node) is assigned to a node of its node class. The
-    configurations that keep the fewest tasks are assigned to the nodes whose tasks are the cheapest
-    to move.
+    Each configuration (the tasks on one node) is assigned to a node of its class. Configurations
+    that keep the fewest tasks go to the nodes whose tasks are the cheapest to move.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -109,15 +108,15 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get no
-        # configuration.
+        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get
+        # none.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the moved tasks, except tasks that can stay on the present nodes."""
+    """Return the moving tasks without those that can stay on their present nodes."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -133,12 +132,12 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return the node (T,) of each task, `UNPLACED` for tasks of gangs with movable tasks."""
+    """Return each task's node (T,); `UNPLACED` for tasks of gangs with movable tasks."""
     form, movables = encoded.form, what.movables
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True
-    # Remove the gangs that have movable tasks from the aggregated model and from the solution.
+    # Remove the gangs with movable tasks from the aggregated model and from the solution.
     class_of = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
     stays = ~movers[gangs.members]
     number = np.bincount(class_of[stays], minlength=len(gangs.shape_of)).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Find running tasks to move, so that gangs can start despite fragmented idle capacity.
+"""Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
-The search starts with the highest priority and treats all gangs of one priority together. Gangs
-that are placed without moves stay placed. Gangs that are placed without moves may get other nodes,
-because they do not run yet.
+The search goes from the highest priority downwards and treats all gangs of one priority together.
+Gangs that are placed without moves stay placed, but may get other nodes, because they do not run
+yet.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""The levels whose improvement justifies moves. No task moves to improve another level."""
+"""Only an improvement of these levels justifies moves."""
 
 MOST_MOVABLE = 4000
-"""The maximum number of running tasks that may move in a what-if problem.
+"""Maximum number of movable tasks in a what-if problem.
 
-If more running tasks could move, the tasks on the most promising nodes are selected.
+If more tasks could move, those on the most promising nodes are selected.
 """
 
 _TRIES = 4
-"""The maximum number of attempts to build a what-if problem.
+"""Maximum number of attempts to build a what-if problem.
 
-After each attempt, the tasks that could not restart are excluded.
+Each attempt excludes the tasks that could not restart in the attempt before.
 """
 
 
@@ -76,19 +76,17 @@ class MoveSearchSettings:
     Attributes
     ----------
     levels
-        Names of the policy's levels.
+        Names of the levels that the policy uses.
     tiers_of
-        A function that returns the tiers of a problem.
+        Returns the tiers of a problem.
     left_ms
-        A function that returns the remaining wall time in milliseconds, or None if the solve reads
-        no clock.
+        Returns the remaining wall time in milliseconds, or None if the solve reads no clock.
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        `excluded_gangs` holds the keys of gangs for which no task may move. `unmovable_gangs` holds
-        the keys of gangs whose tasks may not move.
+        Keys of gangs for which no task may move, and keys of gangs whose own tasks may not move.
     most_moves
-        The maximum number of tasks that may move, or 0 for no limit.
+        Maximum number of tasks that may move; 0 means no limit.
 
     """
 
@@ -104,18 +102,18 @@ class MoveSearchSettings:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """The tasks that move, the new nodes of the tasks, and the gangs that start.
+    """The tasks that move, their new nodes, and the gangs that start as a result.
 
     Attributes
     ----------
     evictions
-        The evictions, each with the node on which the task starts again.
+        The evictions, each with the node where the task restarts.
     places
-        The node name of every task that is placed after the moves, by task key.
+        Node name of every task that is placed after the moves, keyed by task key.
     gains
         Keys of the gangs that start because of the moves.
     results
-        The result of the level `moves`, with the number of moves and a bound on the number.
+        The result of the level `moves`: the number of moves and its bound.
 
     """
 
@@ -125,15 +123,15 @@ class Consolidation:
     results: tuple[LevelResult, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot in which moved tasks terminate and placed tasks have nominations."""
+        """Return the snapshot in which moved tasks terminate and placed tasks are nominated."""
         left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return two sets of gangs with misplaced tasks.
+        """Return the gangs with misplaced tasks: those planned to start, and those with moved
+        tasks.
 
-        A task is misplaced if the task did not get the planned node. The first set contains gangs
-        that were planned to start. The second set contains gangs with a moved task.
+        A task is misplaced if it did not get its planned node.
         """
         node_of = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
@@ -157,10 +155,10 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
 ) -> Consolidation:
-    """Return moves of running tasks that let pending gangs of `decisions` start."""
+    """Find moves of running tasks that let gangs start that are pending in `decisions`."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    # Find the gangs that could start if idle capacity were not fragmented.
+    # Find the gangs that could start if the idle capacity were not fragmented.
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_assigned == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
@@ -193,11 +191,11 @@ class _PriorityPass:
         self._settings = settings
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """Return the moves for requesting gangs, or no moves if no gang could start.
+        """Return the moves for the requesting gangs, or no moves if none of them could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. The second model is harder and may reach the time limit, because each
-        gang that moves entirely affects many nodes.
+        moves entire gangs. It is harder and may reach the time limit, because each moved gang
+        affects many nodes.
         """
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
@@ -206,7 +204,7 @@ class _PriorityPass:
         is_all = int(may.sum()) <= MOST_MOVABLE
         if not is_all:
             may = select_promising(problem, may, requesting, MOST_MOVABLE)
-        # The only task of a gang and surplus tasks of a gang move without the entire gang.
+        # A gang's only task and its surplus tasks can move without the rest of the gang.
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         has_surplus = (held == 1) | (problem.num_ready > problem.min_member)
         alone = may & has_surplus[running.gang_of]
@@ -225,7 +223,7 @@ class _PriorityPass:
         if what is None or (left is not None and left <= 0):
             return None
         form, most = build_formulation(what, self._rules), self._settings.most_moves
-        # Only levels over gangs that miss their ideal value justify moves.
+        # Moves are justified only by gang levels below their ideal value.
         outcome = Outcome(what.problem, what.base)
         names = [name for name in self._settings.levels if name in _ABOVE]
         levels = build_levels(what.problem, self._rules, what.tiers, names)
@@ -254,7 +252,7 @@ class _PriorityPass:
     # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Return the what-if problem with pending movable tasks, or None if no task can move."""
+        """Return the what-if problem with movable tasks pending, or None if no task can move."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
@@ -273,19 +271,18 @@ class _PriorityPass:
                 bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
-            # If a gang loses movable tasks, other tasks of the gang may no longer move, so build
-            # the what-if problem again.
+            # If a gang loses movable tasks, its other tasks may no longer be movable: build again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if problem with final decisions for gangs that moves cannot affect.
+        """Return the what-if problem in which gangs that moves cannot affect are decided.
 
-        Moves cannot affect a gang that has nominated nodes or that rules tie to nodes.
+        These are the gangs with nominated nodes and the gangs that rules tie to nodes.
         """
         what_if = movables.what_if
-        # Movable tasks are placed on their present nodes. All other decisions are the session's.
+        # Movable tasks are on their present nodes; all other decisions are those of the session.
         before = self._decisions
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -320,8 +317,8 @@ class _PriorityPass:
         )
         if not gains.any():
             return Consolidation()
-        # The gang that benefits when tasks leave a node: the first gang that starts on the node, or
-        # otherwise the first gang that starts on any node.
+        # An eviction benefits the first gang that starts on the node, or else the first that starts
+        # at all.
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], what.tiers.of[gangs]))]
         beneficiary = np.full(problem.num_nodes, order[0], np.int64)
@@ -341,9 +338,9 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, the gain on each level over gangs, and a bound.
+    """The result of one model: the moves, the gain on each gang level, and a bound.
 
-    The bound on the number of moves is valid only for the tasks that may move in the model.
+    The bound on the number of moves holds only for the tasks that may move in this model.
     """
 
     consolidation: Consolidation
@@ -354,11 +351,10 @@ class _Found:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the moves of the better result, with the number of moves as a level.
+    """Return the moves of the better result, with the number of moves as a level result.
 
-    If the better result and the result `everything` have equal gains, the bound of `everything`
-    applies to the number of moves. If `is_all` is False, the models omit some movable tasks, so no
-    bound is returned.
+    The bound of `everything` applies if its gains equal those of the better result. If `is_all` is
+    False, the models omit some movable tasks, so there is no bound.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(
