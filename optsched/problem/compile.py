@@ -302,8 +302,7 @@ def _shape_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each task shape, including one pod.
-    """
+    """Return the request (len(shapes), R) of one task of each task shape, including one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 

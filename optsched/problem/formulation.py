@@ -328,23 +328,22 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to the choices. A strong reference from the choices to the
-        # formulation would form a reference cycle, which would keep formulation and problem in
-        # memory.
+        # The formulation refers to the choices; a weak reference back avoids a reference cycle,
+        # which would keep both in memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
 
     @property
     def form(self) -> Formulation:
-        """The formulation to which the choices belong."""
+        """The formulation that these choices belong to."""
         form = self._form_ref()
         if form is None:
             raise ReferenceError("the formulation of these choices has been freed")
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Add rows that keep tasks in chosen domains, and subgroups in the domain of the gang."""
+        """Add rows that keep tasks in chosen domains, and subgroups in their gang's domain."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -360,7 +359,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Return a choice among domains (k,) for a gang class, or for a subgroup of its gangs."""
+        """Add a choice among domains (k,) for the gangs of a class, or for a subgroup of each."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -377,7 +376,7 @@ class Choices:
         return choice
 
     def _nest(self, whole: Choice, part: Choice, *, is_rigid: bool) -> None:
-        """Add rows that keep a subgroup of a gang within the domain of the gang."""
+        """Add rows that keep a subgroup within its gang's domain."""
         forest = self.form.problem.topology.forest(whole.bound)
         model = self.form.model
         if is_rigid:
@@ -393,7 +392,7 @@ class Choices:
             model.add_rows(0, np.append(variable, whole.variables[above]), factors, upper=0)
 
     def _follow(self, f: int, choice: Choice) -> None:
-        """Add rows that keep the tasks of an entry (equal tasks) in the chosen domains."""
+        """Add rows that keep the tasks of an entry in the chosen domains."""
         form = self.form
         per_gang, many = int(form.gangs.per_gang[f]), len(choice.domains)
         if not form.is_flexible[f]:
@@ -413,7 +412,7 @@ class Choices:
         self.demands.append(Demand(f, choice, placed, 1))
 
     def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
-        """Add rows that place the minimum of a gang in its domain: Σ_f x[f, d] ≥ need·v[d]."""
+        """Add rows that place each gang's minimum in its domain: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]
         roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
@@ -445,8 +444,8 @@ class Choices:
             domain = np.concatenate([d.choice.domains for d in demands])
             variable = np.concatenate([d.variables for d in demands])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
-            # Two roles of a gang may have tasks of the same class with the same variable. The
-            # factors of equal pairs (domain, variable) are therefore summed.
+            # Two roles of a gang may have tasks of one class and share a variable, so sum the
+            # factors of equal (domain, variable) pairs.
             pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
             factors = np.zeros(pairs.shape[1], np.int64)
             np.add.at(factors, at.ravel(), factor)
@@ -456,7 +455,7 @@ class Choices:
                 yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
 
     def add_supply_rows(self, supplied: I64) -> None:
-        """Add the rows of Hall's theorem over the supply variables (C, N); -1 means no variable."""
+        """Add Hall's rows; `supplied` (C, N) holds the supply variables, -1 for no variable."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
                 inner = find_within_domain(forest, e, domain)
@@ -471,12 +470,12 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the positions in `others` (k,) of the domains that lie within `domain`."""
+    """Return the positions in `others` (k,) of the domains that `domain` contains."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """Return the allowed domains of a gang or subgroup that contain all its running tasks."""
+    """Return the allowed domains that contain all running tasks of the gang or subgroup."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -494,34 +493,34 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables that count the tasks of one gang on one node.
 
-    Consider a gang that is the only gang of its class, and an entry f (equal tasks) of the gang.
-    The variable w[f, n] counts the tasks of the entry on node n:
+    Consider a gang that is the only gang of its class, and one of its entries f (equal tasks). The
+    variable w[f, n] counts the tasks of the entry on node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
-    The variable u[c, n] counts the tasks of class c on node n. Without w, a solution does not say
-    to which gangs the tasks on a node belong.
+    The variable u[c, n] counts the tasks of class c on node n. Without w, a solution does not
+    determine which gang's tasks run on a node.
 
     Attributes
     ----------
     gang_of
-        (F,) gang of each entry (equal tasks), or -1 for entries without variables w.
+        (F,) gang of each entry, or -1 if the entry has no variables w.
     variables
-        (F, N) variable w of each entry and node, or -1 without a variable.
+        (F, N) variable w of each entry and node, or -1 if there is none.
 
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """Store the variables u as `supplied` (C, N); -1 means no variable."""
+        """`supplied` (C, N) holds the variables u; -1 means no variable."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w for the gangs in a mask (G,), unless the variables exist already.
+        """Add the variables w for the gangs in a mask (G,), unless they exist.
 
-        Raises `ValueError` for a gang that shares its gang class with another gang.
+        Raises ValueError if a gang shares its gang class with another gang.
         """
         classes, model, form = self._form.gangs, self._form.model, self._form
         starts = classes.member_start[:-1]
@@ -546,10 +545,7 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Add rows Σ w ≤ u for each task class and node.
-
-        Call `add_supply_rows` after the last call of `add`.
-        """
+        """Add a row Σ w ≤ u for each task class and node; call it once after all calls of `add`."""
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)
@@ -561,12 +557,12 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables w of a gang by entry (equal tasks) and node, -1 for no variable."""
+        """Return a gang's variables w by entry and node; -1 means no variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return all variables w (m,), and the values (m,) of w for a placement `node_of` (T,)."""
+        """Return all variables w (m,), and their values (m,) in a placement `node_of` (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -579,8 +575,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
-        Other gangs may have tasks of the same class with a chosen domain. Further rows limit tasks
-        of other gangs to the supply of the domain that gangs with variables w leave.
+        Other gangs with a chosen domain may have tasks of the same class. Further rows limit their
+        tasks to the supply of the domain that gangs with variables w leave unused.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -230,8 +230,7 @@ class Problem:
         return gangs
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """Return the result of a pure function of this problem, computed once and then cached.
-        """
+        """Return the result of a pure function of this problem, computed once and then cached."""
         if compute not in self._derived:
             found = compute(self)
             # A reference from a problem to itself would delay its release until a full garbage

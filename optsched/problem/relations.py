@@ -256,8 +256,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a term with resolved namespaces; `labels_of` has the labels of each namespace.
-    """
+    """Return a term with resolved namespaces; `labels_of` has the labels of each namespace."""
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
