@@ -128,7 +128,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return two sets of gangs with misplaced tasks: planned starts, and gangs with moved tasks.
+        """Return the gangs with misplaced tasks: planned starts, and gangs with moved tasks.
 
         A task is misplaced if it did not get its planned node.
         """

@@ -1,4 +1,4 @@
-"""Solve an integer linear model with one objective by CP-SAT."""
+"""Solve an integer linear model with one objective using CP-SAT."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""The limit below which sums are exact in the solver's floating-point numbers."""
+"""The limit below which sums of integers are exact in floating-point numbers."""
 
 
 class NumbersTooLarge(Exception):
-    """Raised if the sums of a row could overflow the integers of CP-SAT."""
+    """Raised if the sum of a row could overflow the integers of CP-SAT."""
 
 
 class SolveOutcome(Enum):
-    """The status of a CP-SAT call when the call ends."""
+    """The status with which a CP-SAT call ends."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -41,8 +41,8 @@ class SolveOutcome(Enum):
 class Effort:
     """The limits of one CP-SAT call.
 
-    If `seconds` is None, the call has no time limit. The call may end at a solution within the
-    relative gap `gap`. If `gap` is None, the call has to find the optimum.
+    If `seconds` is None, there is no time limit. The call may stop at a solution within the
+    relative gap `gap`; if `gap` is None, it must prove the optimum.
     """
 
     seconds: float | None
@@ -59,12 +59,11 @@ class Task:
     Attributes
     ----------
     lower, upper, rows
-        The bounds of variables, and the rows. Variables with equal bounds are constants.
+        Bounds of the variables, and the rows; a variable with equal bounds is a constant.
     objective
         The expression to maximise.
     at_least, at_most
-        Known bounds of the objective, or None if unknown. The solver does not search for solutions
-        outside the known bounds.
+        Known bounds of the objective, or None. The solver ignores solutions outside these bounds.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
 
@@ -88,12 +87,11 @@ class Result:
     outcome
         The status of the solve.
     value, bound
-        The value and the upper bound of the objective. Value and bound are None if no solution was
-        found.
+        The value and the upper bound of the objective, or None without a solution.
     solution
-        (variables,) values of the best solution, or None if no solution was found.
+        (variables,) values of the best solution, or None without a solution.
     work_s
-        Deterministic seconds that the solve took.
+        Deterministic seconds spent on the solve.
 
     """
 
@@ -106,16 +104,16 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class SolverProgress:
-    """The progress of a solve.
+    """An improvement that a running solve reports.
 
     Attributes
     ----------
     bound
         Upper bound of the objective.
     solution
-        (variables,) values of a better solution, or None if only the bound has improved.
+        (variables,) values of a better solution, or None if only the bound improved.
     work_s
-        Deterministic seconds since the start, or None if the solver does not report the time.
+        Deterministic seconds since the start, or None if the solver does not report them.
 
     """
 
@@ -127,20 +125,20 @@ class SolverProgress:
 def maximize(
     task: Task, effort: Effort, watch: Callable[[SolverProgress], None] | None = None
 ) -> Result:
-    """Return the result of maximising the objective of a model.
+    """Maximise the objective of a model.
 
     Parameters
     ----------
     task, effort
         The model, and the limits of the solve.
     watch
-        A callback that gets each better solution. If the solve has a time limit, the callback also
-        gets each better bound. The solver may call `watch` from solver threads, one call at a time.
+        Receives each better solution and, if there is a time limit, each better bound. Solver
+        threads may call it, one call at a time.
 
     Raises
     ------
     NumbersTooLarge
-        The sums of a row could overflow.
+        The sum of a row could overflow.
 
     """
     built = _build(task, effort.gap)
@@ -151,7 +149,7 @@ def maximize(
     parameters.max_deterministic_time = effort.deterministic
     if effort.seconds is not None:
         parameters.max_time_in_seconds = max(effort.seconds, 0.001)
-    # Probing and long presolve only pay off in solves that take far longer than a session.
+    # Probing and a long presolve pay off only in solves far longer than a session.
     parameters.cp_model_probing_level = 0
     parameters.max_presolve_iterations = 2
     parameters.catch_sigint_signal = False
@@ -167,14 +165,13 @@ def maximize(
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
-        # If a relative gap is set, CP-SAT reports the status OPTIMAL for any solution within the
-        # gap.
+        # With a relative gap, CP-SAT reports OPTIMAL for any solution within the gap.
         outcome = SolveOutcome.FEASIBLE
     return Result(outcome, value, bound, solution, work_s)
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT callback that passes better solutions and bounds to the callback of the caller."""
+    """Passes better solutions and bounds from CP-SAT to the caller's callback."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()
@@ -183,7 +180,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-T
         self._bound: int | None = None
 
     def on_solution_callback(self) -> None:
-        """Report a better solution. CP-SAT calls `on_solution_callback`."""
+        """Report a better solution; called by CP-SAT."""
         values = [self.value(self._built.variables[i]) for i in self._built.free]
         solution = self._built.solution(self._task, values)
         with self._lock:
@@ -191,7 +188,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-T
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """Report a bound that is better than the last bound. CP-SAT calls `on_bound`."""
+        """Report a bound if it is better than the last one; called by CP-SAT."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -214,18 +211,18 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """Return the values of all variables of the task, given values of the free variables."""
+        """Return the values of all variables, given those of the free variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
 
     def bound(self, reported: float) -> int:
-        """Return the bound on the task's objective, given the bound reported by CP-SAT."""
+        """Convert a bound reported by CP-SAT to a bound on the task's objective."""
         return round(reported) + self.constant
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT model without deprecated method names, which makes model creation faster."""
+    """A CP-SAT model that skips the deprecated method names, which speeds up its creation."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -246,7 +243,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])
     terms = [variables[i] for i in numbers[mine].tolist()]
     total = cp_model.LinearExpr.weighted_sum(terms, factors[mine].tolist())
-    # The known bounds of the objective form a row.
+    # The known bounds of the objective become a row.
     lowest = -_SAFE if task.at_least is None else task.at_least - constant
     highest = _SAFE if task.at_most is None else task.at_most - constant
     if terms:
@@ -254,7 +251,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     elif lowest > 0 or highest < 0:
         model.add_bool_or([])  # infeasible: the constant objective is outside the bounds
     if gap is not None and abs(constant) < _EXACT:
-        # A relative gap refers to the complete objective, including the constant.
+        # A relative gap refers to the whole objective, including its constant.
         model.maximize(total + constant)
         return _Built(model, variables, free, 0)
     model.maximize(total)
@@ -262,7 +259,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add all rows, except rows that no values of the free variables can violate."""
+    """Add the rows, except those that the bounds of the variables already imply."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]
@@ -275,8 +272,8 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
     starts = np.searchsorted(row, np.arange(num_rows + 1))
     number = np.cumsum(is_free) - 1
     at, factors = number[variable].tolist(), factor.tolist()
-    # Leave out rows that all values of the free variables satisfy, unless the numbers of a row are
-    # so large that the sums could overflow.
+    # Omit rows that hold for all values of the free variables. Rows with such large numbers that
+    # the check could overflow are kept.
     is_small = size < _EXACT
     small = is_small[row]
     ends = np.stack([task.lower[variable[small]], task.upper[variable[small]]]) * factor[small]

@@ -1,6 +1,6 @@
-"""Level models and updates of level values, as plain arrays that need no OR-Tools.
+"""Level models and level updates as plain arrays, which do not need OR-Tools.
 
-The solver process receives level models and sends updates.
+Level models are sent to the solver process, which sends updates back.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ class Objective:
     Attributes
     ----------
     expression, sense
-        The expression, and whether the expression is maximised or minimised.
+        The expression, and whether it is maximised or minimised.
     at_least
-        A value that the level can reach while every earlier level reaches its own `at_least`, or
-        None if unknown. If the level is minimised, `at_least` is an upper bound on the level's best
-        value.
+        A value that the level can reach while each earlier level reaches its own `at_least`; None
+        if unknown. For a minimised level, this is an upper bound on its best value.
     at_most
-        A bound that is valid if no earlier level is worse than its own `at_least`, or None if
-        unknown. If the level is minimised, `at_most` is a lower bound.
+        A bound that holds if no earlier level is worse than its own `at_least`; None if unknown.
+        For a minimised level, this is a lower bound.
 
     """
 
@@ -44,25 +43,23 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes, and the tasks that fit the nodes of each class.
+    """Node classes, and the task classes that may run on the nodes of each class.
 
     A configuration is a multiset of tasks that fits one node.
 
     Attributes
     ----------
     supply
-        (C,) index of the row that counts the placements of each task class. If a node uses a
-        configuration, the tasks of the configuration are subtracted from the rows.
+        (C,) index of the row that counts the placed tasks of each task class. A used configuration
+        subtracts its tasks from these rows.
     request
         (C, R) request of one task of each class.
     capacity, multiplicity
-        `capacity` (K, R) is the idle capacity of one node of each class. `multiplicity` (K,) is the
-        number of nodes of each class.
+        (K, R) idle capacity of one node of each class, and (K,) number of nodes of each class.
     allowed
         (K, C) mask of the task classes that may be placed on nodes of each class.
     start_class, start_tasks
-        The configurations that the incumbent uses. `start_class` (P,) is the node class of each
-        configuration, and `start_tasks` (P, C) contains the tasks of each configuration.
+        The configurations used by the incumbent: their node classes (P,) and their tasks (P, C).
 
     """
 
@@ -77,21 +74,20 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The meaning of variables in a complete model, which is needed to solve restricted models.
+    """What the variables of a complete model mean, which restricted models need.
 
     Attributes
     ----------
     node_of
-        (variables,) index of the node on which a variable counts tasks, -1 for variables of no
-        node.
+        (variables,) index of the node whose tasks the variable counts; -1 for other variables.
     stage
-        (variables,) the first level whose objective includes the gangs of a variable, -1 for
-        variables of no gang.
+        (variables,) first level whose objective includes the variable's gangs; -1 for variables of
+        no gang.
     linking
-        (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If gangs
-        are excluded from a model, tasks of excluded gangs are also removed from the nodes.
+        (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If a gang
+        is excluded from a model, these rows remove its tasks from the nodes.
     num_rules
-        Number of rows of hard rules. All rows after the rows of hard rules define levels.
+        Number of rows that belong to hard rules; later rows define levels.
 
     """
 
@@ -103,26 +99,26 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class LevelModel:
-    """A model with several objectives, the levels, which are solved sequentially.
+    """A model whose objectives (levels) are optimised one after another.
 
-    While a level is solved, rows prevent earlier levels from becoming worse.
+    While a level is solved, rows keep the values of all earlier levels.
 
     Attributes
     ----------
     lower, upper, rows
         Bounds (variables,) of the integer variables, and the rows.
     objectives
-        The objectives of the levels, the most important first.
+        The objectives of the levels, most important first.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
     kin
-        (variables,) group of each variable, -1 for variables of no group. Variables of one group
-        count equal gangs or equal tasks in different queues. If one variable of a group increases
-        and another decreases by the same amount, only rows of queues change.
+        (variables,) group of each variable, or -1. Variables of one group count equal gangs or
+        equal tasks in different queues. Shifting an amount from one to another changes only queue
+        rows.
     configurations
-        The node classes, or None if the model has a variable for each node and task class.
+        The node classes; None if the model has one variable per node and task class.
     placement
-        The meaning of variables, or None if only the complete model can be solved.
+        What the variables mean; None if only the complete model can be solved.
 
     """
 
@@ -143,19 +139,19 @@ class Limits:
     Attributes
     ----------
     budget_ms
-        Wall time for all levels in milliseconds. If the budget is None, no clock is read.
+        Wall time for all levels in milliseconds; None means no time limit, and no clock is read.
     deterministic
-        Limit of the solver's work for each level in CP-SAT's deterministic seconds.
+        Maximum work per level, in CP-SAT's deterministic seconds.
     num_workers
-        Number of CP-SAT threads. A solve with one thread is reproducible.
+        Number of CP-SAT threads; a solve with one thread is reproducible.
     seed
-        Seed of all random numbers.
+        Seed of all random numbers of the solve.
     gap
-        The relative gap |bound − value| / max(1, |value|) at which the solve of a level may end. If
-        `gap` is None, the solver continues until the optimum is proved.
+        The relative gap |bound − value| / max(1, |value|) at which a level may stop; None requires
+        a proof of optimality.
     num_engines
-        The maximum number of engines that are tried sequentially while a level is not proved
-        optimal. The engines share one budget.
+        Maximum number of engines tried one after another while a level is not proved optimal. They
+        share one budget.
 
     """
 
@@ -167,13 +163,13 @@ class Limits:
     num_engines: int = 1
 
     def cap_budget(self, left_ms: int | None) -> Limits:
-        """Return the limits with a budget of at most `left_ms`, or unchanged without a limit."""
+        """Return these limits with a budget of at most `left_ms`; None does not change them."""
         if left_ms is None:
             return self
         return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves that a level's value is optimal or within the gap."""
+        """Return whether the bound proves the value of a level optimal or within the gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)
@@ -181,24 +177,21 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class LevelUpdate:
-    """The progress of one level.
+    """The state of one level in a solve.
 
     Attributes
     ----------
     level
         Index of the level.
-    value, bound
-        `value` is the level's value in the incumbent. `bound` is a bound on the best possible
-        value. `value` or `bound` is None if unknown.
+    The level's value in the incumbent, and a bound on its best possible value; None if unknown.
     status
-        The status of the level.
+        What is proved about the value of the level.
     solution
-        (variables,) a solution of the model with the value `value`, or None if no solution was
-        found.
+        (variables,) a solution in which the level has the value `value`, or None without a
+        solution.
     use_class, use_tasks, uses
-        The configurations of the solution. `use_class` (P,) is the node class of each
-        configuration, and `use_tasks` (P, C) contains the tasks of each configuration. `uses` (P,)
-        is the number of nodes that use each configuration.
+        The configurations of the solution: their node classes (P,), their tasks (P, C), and the
+        number of nodes that use each of them (P,).
 
     """
 
@@ -214,16 +207,15 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A report of progress on a level, sent during or at the end of the solve of the level.
+    """A progress report about one level, sent while the level is solved or when it is finished.
 
     Attributes
     ----------
     at_s
-        Wall-clock seconds since the solve began. If the solve has no time limit, `at_s` holds
-        CP-SAT's deterministic seconds.
+        Wall-clock seconds since the solve began; without a time limit, CP-SAT's deterministic
+        seconds.
     update
-        The update of the level. The update contains a solution only if the solution is better than
-        the last reported solution.
+        The update of the level, with a solution only if it is better than the last reported one.
 
     """
 
@@ -235,7 +227,7 @@ DONE = "all levels done"
 
 
 def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
-    """Pass every message of a solve to `take`, and return the reason why the solve ended."""
+    """Pass every message of a solve to `take`; return the reason why the solve ended."""
     while True:
         try:
             take(next(answers))

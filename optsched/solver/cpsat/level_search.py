@@ -1,8 +1,8 @@
-"""Solve levels sequentially, over a complete model or over configurations of node classes.
+"""Solve levels one after another, over a complete model or over node class configurations.
 
-The module `level_search`, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan.
-Only the level values of the greedy plan are known. A solution replaces the incumbent if the
-solution is better on a level and no worse on earlier levels.
+This module keeps the incumbent, not CP-SAT. The first incumbent is the greedy plan, of which only
+the level values are known. A solution replaces the incumbent if it is better on a level and no
+worse on all earlier levels.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""The maximum number of steps of the search for useful configurations, over all node classes."""
+"""Maximum number of steps of the search for useful configurations, over all node classes."""
 
 WHOLE = 1e-6
 
 _LARGE = 2.0**60
-"""The limit from which sums may overflow 64-bit integers."""
+"""The limit above which sums may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""The minimum number of free variables for which the linear relaxation is solved before CP-SAT."""
+"""Number of free variables from which the linear relaxation is solved before CP-SAT."""
 
 NEAR_SHARE = 0.7
-"""The fraction of a level's time that the search near the optimum of the relaxation may take."""
+"""Fraction of a level's time that the search near the relaxation's optimum may take."""
 
 NEAR_WORK = 0.2
-"""The limit in deterministic seconds of the search near the optimum of the relaxation."""
+"""Maximum deterministic seconds of the search near the relaxation's optimum."""
 
 LEAST_ROUNDS = 1500
-"""The minimum number of free variables for which CP-SAT searches neighbourhoods."""
+"""Number of free variables from which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""The relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
+"""Relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
 
 ROUND_VARIABLES = 400
-"""The number of free variables of a neighbourhood, which are all variables of some nodes."""
+"""Number of free variables in a neighbourhood, which consists of all variables of some nodes."""
 
 ROUND_WORK = 0.05
-"""The limit in deterministic seconds of the search of one neighbourhood."""
+"""Maximum deterministic seconds of the search of one neighbourhood."""
 
 MOST_ROUNDS_OF_NODES = 6
-"""The maximum number of neighbourhoods that are searched on one level."""
+"""Maximum number of neighbourhoods that are searched per level."""
 
 FULL_SECONDS = 5e-5
-"""The minimum time in seconds per free variable for a solve of the complete model."""
+"""Minimum seconds per free variable that must remain to solve the complete model."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -81,7 +81,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """A clock for the remaining budget; if there is no budget, the system clock is not read."""
+    """Measures the remaining budget; without a budget, it does not read the system clock."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -91,12 +91,12 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start; without a budget, CP-SAT's deterministic seconds."""
+        """Seconds since the start; without a budget, deterministic seconds of CP-SAT."""
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
     def remaining_s(self) -> float | None:
-        """The remaining seconds, or None if the solve has no budget."""
+        """The remaining seconds of the budget, or None without a budget."""
         return None if self._end is None else self._end - self._now()
 
     @property
@@ -109,8 +109,8 @@ class Clock:
 class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
-    `uses` holds the number of nodes that use each configuration of the master problem. The array
-    omits configurations that were added after the incumbent was found.
+    `uses` holds the number of nodes that use each configuration of the master problem, without
+    configurations that were added after the incumbent was found.
     """
 
     solution: I64 | None = None
@@ -125,8 +125,7 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each finished level.
 
-    Returns the reason why a level is not proved optimal, or an empty text if every level is proved
-    optimal.
+    Returns why a level is not proved optimal, or an empty string if every level is.
 
     Parameters
     ----------
@@ -135,13 +134,12 @@ def solve_levels(
     now
         A monotonic clock in seconds, which is not read if `limits.budget_ms` is None.
     on_step
-        A callback for all progress. Threads of the solver may call `on_step`, one call at a time.
+        Receives all progress. Solver threads may call it, one call at a time.
 
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        The numbers of the model are too large for CP-SAT, or node classes have too many distinct
-        capacities.
+        The model's numbers are too large for CP-SAT, or requests have too many distinct sums.
 
     """
     clock = Clock(limits, now)
@@ -171,7 +169,7 @@ def run_levels(
 
 @dataclass(eq=False)
 class _LevelSearch:
-    """The base class of both level searches, with the incumbent and the remaining budget."""
+    """Base class of both searches over levels; holds the incumbent and the remaining budget."""
 
     model: LevelModel
     limits: Limits
@@ -184,13 +182,12 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """Yield the updates of all levels in order; return why a level is not proved optimal."""
+        """Yield the update of each level in order; return why a level is not proved optimal."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # At the time limit, thousands of levels may be left, so the loop has to be fast for
-                # the remaining levels.
+                # At the time limit, thousands of levels may remain, so this branch must be fast.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -199,7 +196,7 @@ class _LevelSearch:
                 update = self.make_update(level, objective, value, bound)
             else:
                 update = yield from self.steps(level, objective)
-            # A known bound of a later level is valid only if every earlier level reaches its own
+            # A known bound of a later level holds only if each earlier level reaches its own
             # `at_least`.
             least, sign = objective.at_least, 1 if objective.sense is Sense.MAX else -1
             if update.value is None or least is None or sign * update.value < sign * least:
@@ -218,23 +215,23 @@ class _LevelSearch:
         return OUT_OF_WORK if self.limits.budget_ms is None else OUT_OF_TIME
 
     def known_bound(self, objective: Objective) -> int | None:
-        """Return the known bound on the maximised expression, or None if no bound is known.
+        """Return the known upper bound on the expression to maximise, or None.
 
-        The bounds of the variables also imply a bound on the expression. No solve is needed if the
-        value of the incumbent equals the known bound.
+        The bounds of the variables also imply a bound. If the incumbent's value equals the known
+        bound, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return a valid bound of an earlier search on the maximised expression, or None."""
+        """Return an earlier search's bound on the expression to maximise, or None if invalid."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
 
     def report_update(self, update: LevelUpdate) -> None:
-        """Pass an update to the progress callback, if there is one."""
+        """Pass an update to the progress callback, if any."""
         if self.on_step is not None:
             self.on_step(Step(self.clock.elapsed, update))
 
@@ -247,9 +244,9 @@ class _LevelSearch:
     ) -> Result:
         """Run CP-SAT for a fraction of the remaining time, and return the result.
 
-        The function `to_update` converts progress of CP-SAT to an update, or returns None if there
-        is nothing to report. `work` limits the deterministic seconds. If `work` is None, the limit
-        is `limits.deterministic`.
+        `to_update` converts CP-SAT's progress to an update, or to None if there is nothing to
+        report. `work` is the maximum number of deterministic seconds; None means
+        `limits.deterministic`.
         """
         begun = self.clock.work_s
 
@@ -270,23 +267,23 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether no time is left; if so, record that the search was stopped early."""
+        """Return whether the time is over; if so, record that the search was cut off."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """Solve a level; yield early updates, and return the last update.
+        """Solve a level: yield early updates, and return the last update.
 
         Earlier levels keep their values.
         """
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Require later solutions to reach `value` on a level, unless `value` is None."""
+        """Require later solutions to reach `value` on a level; None requires nothing."""
         raise NotImplementedError
 
     def incumbent(self, objective: Objective) -> int | None:
-        """Return the incumbent's value of the maximised expression, or None if unknown."""
+        """Return the incumbent's value of the expression to maximise, or None if unknown."""
         if self.best.solution is not None:
             return to_maximise(objective).value(self.best.solution)
         if objective.at_least is None:
@@ -307,7 +304,7 @@ class _LevelSearch:
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the update of a level; a minimised level gets the value and the bound negated."""
+        """Return the update of a level, with value and bound negated if the level is minimised."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -323,7 +320,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """Return the largest value of an expression within variable bounds, or None on overflow."""
+    """Return the maximum of an expression within the variable bounds, or None on overflow."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -333,7 +330,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """Return a level's expression to maximise, which is negated if the level is minimised."""
+    """Return the expression to maximise: the level's, negated if the level is minimised."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -341,10 +338,10 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """A search of a complete model in three steps.
+    """Searches a complete model in three steps.
 
-    The three steps are the linear relaxation, a search near the optimum of the relaxation, and a
-    search of the complete model.
+    The steps are the linear relaxation, a search near the optimum of the relaxation, and a search
+    of the complete model.
     """
 
     def __post_init__(self) -> None:
@@ -361,7 +358,7 @@ class _DirectSearch(_LevelSearch):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, left_s = None, self.clock.remaining_s
-        # The seconds that remain for later levels.
+        # The seconds to leave for later levels.
         self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
@@ -369,7 +366,8 @@ class _DirectSearch(_LevelSearch):
         for upper, share, work in self._plan_searches(level, values, complete):
             if self._is_level_finished(value, bound):
                 break
-            # Later levels need the time, so a level of a large model ends near its bound.
+            # Later levels need time, so a level of a large model stops once it is close to its
+            # bound.
             if (
                 self.clock.remaining_s is not None
                 and None not in (value, bound)
@@ -384,8 +382,8 @@ class _DirectSearch(_LevelSearch):
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
-                # The solver process may be killed before the level is solved, so yield the first
-                # result early.
+                # The solver process may be killed before the level is finished, so yield the result
+                # early.
                 yield self.make_update(level, objective, value, bound)
         self.keep_level(objective, value)
         return self.make_update(level, objective, value, bound)
@@ -404,9 +402,9 @@ class _DirectSearch(_LevelSearch):
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Yield for each search: upper bounds, fraction of the time, and deterministic seconds.
 
-        The first search of a level only allows placements near the optimum of the relaxation. If
-        the model is large, each of the next searches also allows any placements on some nodes. The
-        last search allows all placements.
+        The first search allows only placements near the optimum of the relaxation. For a large
+        model, each of the following searches also allows any placements on some nodes. The last
+        search allows all placements.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -420,7 +418,7 @@ class _DirectSearch(_LevelSearch):
     def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
         """Yield masks (variables,) that select the variables of randomly drawn nodes.
 
-        Nodes on which the relaxation's optimum and the incumbent differ most are drawn more often.
+        Nodes on which the relaxation's optimum and the incumbent differ more are drawn more often.
         """
         placement = self.model.placement
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -430,7 +428,7 @@ class _DirectSearch(_LevelSearch):
         for _ in range(MOST_ROUNDS_OF_NODES):
             apart = np.abs(values[there] - self._hint[there])
             differs = np.bincount(node_of, apart)
-            # The random term varies the order of nodes with equal differences.
+            # The random term varies the order of nodes that differ equally.
             weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
             order = np.argsort(-weight, kind="stable")
             free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
@@ -443,16 +441,12 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _seconds_left(self) -> float | None:
-        """Return the remaining seconds for the present level, or None without a time limit."""
+        """Return the remaining seconds for the current level, or None without a time limit."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the search of a level ends.
-
-        The search ends if the bound proves the value sufficient, or if the time of the level is
-        over.
-        """
+        """Return whether the value is proved good enough, or the time of the level is over."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -460,16 +454,16 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the fraction of the remaining time that the solve of a level may take."""
+        """Return the fraction of the remaining time that a level may take."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Return the optimum of the relaxation, and the better of two upper bounds.
+        """Solve the relaxation; return its optimum, and the better of two upper bounds.
 
-        The optimum is None if the relaxation was not solved. The two bounds are `bound` and the
-        bound that the relaxation proves.
+        The optimum is None if the relaxation was not solved. The bounds are `bound` and the one
+        that the relaxation proves.
         """
         if self._relaxation is None:
             return None, bound
@@ -478,7 +472,7 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # The relaxation satisfies rows only up to a tolerance, so the bound may be wrong. Ignore a
+        # The relaxation satisfies rows only up to a tolerance, so its bound may be wrong. Ignore a
         # bound below a value that a solution has reached.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
@@ -487,11 +481,11 @@ class _DirectSearch(_LevelSearch):
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
-        """Return upper bounds (variables,) that restrict tasks to nodes of known solutions.
+        """Return upper bounds (variables,) that restrict tasks to the nodes of known solutions.
 
         A node may get tasks of a class only if the relaxation's optimum or the incumbent places
-        tasks of the class on the node. Gangs that belong only to later levels are excluded. The
-        bounds of variables in the mask `free` do not change.
+        such tasks there. Gangs that belong only to later levels are excluded. Variables in the mask
+        `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -505,8 +499,8 @@ class _DirectSearch(_LevelSearch):
     def _complete(self, level: int) -> I64:
         """Return upper bounds (variables,) of the complete model for a level.
 
-        Gangs that belong only to later levels are excluded, if every solution stays valid after
-        their exclusion.
+        Gangs that belong only to later levels are excluded, provided that removing them keeps every
+        solution valid.
         """
         placement = self.model.placement
         if placement is None:
@@ -523,11 +517,10 @@ class _DirectSearch(_LevelSearch):
         known: tuple[int | None, int | None],
         within: tuple[I64, float, float],
     ) -> tuple[int | None, int | None]:
-        """Return the best value and the best bound after one search.
+        """Run one search; return the best value and the best bound so far.
 
-        The argument `known` holds the value and the bound before the search. The argument `within`
-        holds upper bounds of variables, the fraction of the remaining time, and deterministic
-        seconds.
+        `known` holds the value and the bound before the search. `within` holds upper bounds of the
+        variables, the fraction of the remaining time, and the deterministic seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -548,8 +541,7 @@ class _DirectSearch(_LevelSearch):
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
-        # If the values are equal, keep the incumbent, since the solution may be worse on later
-        # levels.
+        # For an equal value, keep the incumbent: the solution may be worse on later levels.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
@@ -558,10 +550,10 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Return whether every solution stays valid after removal of the gangs in the mask `later`.
+    """Return whether every solution stays valid if the gangs of the mask `later` are removed.
 
-    A row that contains only variables of the gangs in `later` has to allow the sum zero. In every
-    other row, the gangs in `later` may only consume capacity.
+    A row that contains only variables of these gangs must allow the sum 0. In all other rows, these
+    gangs may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -586,21 +578,20 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.outcome is SolveOutcome.OPTIMAL:
         return result.value
-    # The model requires a value of at least `known`. If the model is infeasible, no solution is
-    # better, so `known` is an upper bound.
+    # The model requires at least the value `known`. If it is infeasible, no solution is better.
     return known if result.outcome is SolveOutcome.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the better of two bounds on the maximised expression, or None if none is known."""
+    """Return the smaller of two upper bounds, or None if neither is known."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
 class _ConfigurationSearch(_LevelSearch):
-    """A search over configurations by column generation, Lagrangian bounds and CP-SAT."""
+    """Searches configurations by column generation, Lagrangian bounds and CP-SAT."""
 
     _at: tuple[int, Objective]
-    """The index and the objective of the present level."""
+    """The index and the objective of the current level."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -615,7 +606,7 @@ class _ConfigurationSearch(_LevelSearch):
             self._master.add_column(node_class, tasks)
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """See `_LevelSearch`. The search yields no early updates."""
+        """See `_LevelSearch`; yields no early updates."""
         yield from ()
         goal = to_maximise(objective)
         value = self.incumbent(objective)
@@ -642,7 +633,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _with_configurations(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
-        """Return an update with the solution `best` and its used configurations."""
+        """Return an update with the solution `best` and the configurations that it uses."""
         if self._written is None or self._written[0] is not best:
             used = np.flatnonzero(best.uses)
             tasks = [self._master.column_tasks[p] for p in used.tolist()]
@@ -664,7 +655,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report a bound on the maximised expression that improves the last bound."""
+        """Record and report an upper bound if it improves on the last one."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -676,10 +667,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations as long as new configurations improve the relaxation.
+        """Add configurations as long as they improve the relaxation.
 
-        Returns the proof of the best bound, and the last optimum of the relaxation. Proof and
-        optimum are None if the relaxation was not solved.
+        Returns the proof of the best bound and the last optimum of the relaxation. Both are None if
+        the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -710,10 +701,9 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search for integer solutions near the relaxation's optimum, and later in a wider range.
+        """Search for integer solutions near the relaxation's optimum, then in wider ranges.
 
-        Returns the best value. The attribute `_bound` stores each better bound that the search
-        proves.
+        Returns the best value. Better bounds proved on the way are stored in `_bound`.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -757,9 +747,9 @@ class _ConfigurationSearch(_LevelSearch):
         return value
 
     def _complete(self, proof: Charged, value: int) -> bool:
-        """Add every configuration that a solution worth at least `value` may use.
+        """Add every configuration that a solution with a value of at least `value` may use.
 
-        Returns False if there are too many such configurations.
+        Returns False if there are too many of them.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
@@ -772,22 +762,22 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        """Return the expression's value in the incumbent, which must have a solution."""
+        """Return the value of an expression in the incumbent, which must have a solution."""
         assert self.best.solution is not None  # noqa: S101  one has just been found
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
-        """Improve the incumbent by moving admissions between queues; return the best value.
+        """Improve the incumbent by shifting admissions between queues; return the best value.
 
-        Nodes keep their configurations. The number of admitted gangs of each gang shape is fixed,
-        so levels that do not depend on queues keep their values. Fixed configurations leave few
-        fractional variables in the relaxation.
+        Nodes keep their configurations, and the number of admitted gangs of each gang shape is
+        fixed, so levels that do not depend on queues keep their values. With fixed configurations,
+        the relaxation has few fractional variables.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
         num, solution = len(self.model.lower), self.best.solution
         rows = self._master.integer_rows()
-        # One row for each group of `kin` fixes the sum of the group.
+        # One row per group of `kin` fixes the group's sum.
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
         sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
@@ -811,19 +801,19 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Return bounds for the variables of the model and for the nodes per configuration."""
+        """Return bounds on the model's variables and on the number of nodes per configuration."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
 
     def _incumbent_uses(self) -> I64:
-        """Return the number of nodes that use each configuration in the incumbent."""
+        """Return how many nodes use each configuration in the incumbent."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the optimum of the relaxation, with 0 for configurations that were added later."""
+        """Return the relaxation's optimum, with 0 for configurations that were added later."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -836,7 +826,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """Run CP-SAT; return the better of the new value and `value`.
+        """Run CP-SAT; return the new value if a better solution is found, else `value`.
 
         `within` holds lower bounds, upper bounds and a hint.
         """
@@ -853,7 +843,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> SolveOutcome:
-        """Run CP-SAT, store a solution as the incumbent, and return the status.
+        """Run CP-SAT, make a solution the incumbent, and return the status.
 
         `within` holds lower bounds, upper bounds and a hint.
         """
@@ -879,10 +869,10 @@ class _ConfigurationSearch(_LevelSearch):
         return result.outcome
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """Return an update for a solution that CP-SAT reports, or None if CP-SAT reports a bound.
+        """Convert CP-SAT's progress to an update, or to None if only a bound improved.
 
-        Bounds of CP-SAT are ignored, because such bounds are valid only within the variable bounds
-        of one search.
+        Bounds of CP-SAT are ignored, because they hold only within the variable bounds of one
+        search.
         """
         if sight.solution is None:
             return None
@@ -894,7 +884,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _hint(self, values: F64) -> I64:
-        """Return the incumbent, or `values` rounded down if the incumbent is the greedy plan."""
+        """Return the incumbent, or `values` rounded down while the incumbent is the greedy plan."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
         return np.concatenate([self.best.solution, self._incumbent_uses()])

@@ -1,8 +1,8 @@
-"""The linear relaxation over the known configurations, and the bound that is thereby proved.
+"""The linear relaxation over the known configurations, and the bound that it proves.
 
-Any row prices prove an upper bound on the objective by Lagrangian relaxation: a violated row costs
+Any row prices prove an upper bound on the objective (Lagrangian relaxation): violating a row costs
 its price instead of being forbidden. The prices are the dual values of the linear program, rounded
-to integers. The bound is a sum of integers, so floating-point errors cannot invalidate the bound.
+to integers. All sums are exact integers, so floating-point errors cannot invalidate the bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.pricing import Priced
 
 PRICE_BITS = 52
-"""The number of bits of the largest rounded price of a task."""
+"""Number of bits of the largest rounded price of a task."""
 
 MOST_SCALE_BITS = 80
 
@@ -37,13 +37,11 @@ class Relaxed:
     Attributes
     ----------
     values, uses
-        `values` (variables,) holds the values of the variables. `uses` (P,) holds the number of
-        nodes that use each configuration.
+        (variables,) values of the variables, and (P,) number of nodes that use each configuration.
     prices
-        (rows,) dual values of the model's rows, followed by the rows that were added later.
+        (rows,) dual values of the model's rows, then of the rows that were added later.
     class_prices
-        (K,) dual value of each node class: the gain in the objective from one more node of the
-        class.
+        (K,) dual value of each node class: the gain in the objective from one more node of it.
 
     """
 
@@ -54,9 +52,9 @@ class Relaxed:
 
 
 class Master:
-    """The relaxed master problem, which accepts new configurations and rows between solves.
+    """The relaxed master problem, to which configurations and rows are added between solves.
 
-    Each solve starts from the basis of the last solve.
+    Each solve starts from the basis of the previous one.
     """
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
@@ -82,7 +80,7 @@ class Master:
         self._known: set[tuple[int, bytes]] = set()
 
     def add_row(self, variables: I64, coefficients: I64, lower: int, upper: int) -> None:
-        """Add the row lower ≤ Σ coefficient·variable ≤ upper, where ±UNLIMITED means no bound."""
+        """Add the row lower ≤ Σ coefficient·variable ≤ upper; ±UNLIMITED means no bound."""
         scale = float(np.abs(coefficients).max(initial=1))
         low = -self._solver.infinity() if lower <= -UNLIMITED else lower / scale
         high = self._solver.infinity() if upper >= UNLIMITED else upper / scale
@@ -96,7 +94,9 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False for an empty or known one."""
+        """Add a configuration (C,) of a node class; return False if it is empty or already
+        known.
+        """
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -113,7 +113,7 @@ class Master:
         return True
 
     def set_objective(self, variables: I64, coefficients: F64) -> None:
-        """Replace the objective of the relaxation, which is maximised."""
+        """Set the objective to maximise."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -121,7 +121,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Return an optimum of the relaxation, or None if the solve reaches the time limit."""
+        """Return an optimum of the relaxation, or None if the time limit is reached."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -135,7 +135,7 @@ class Master:
 
     @property
     def matrix(self) -> tuple[I64, I64, I64]:
-        """The row, the variable and the coefficient of every nonzero term, as three arrays."""
+        """The nonzero terms as three arrays: row, variable and coefficient."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         return (
@@ -145,7 +145,7 @@ class Master:
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows over the model's variables and the number of nodes per configuration."""
+        """Return all rows, over the model's variables and the number of nodes per configuration."""
         row, variable, factor = self.matrix
         num_rows, num_variables = len(self._rows), len(self._variables)
         parts = [(row, variable, factor)]
@@ -171,7 +171,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """Return an optimal vertex of a model's linear relaxation, or None at the time limit."""
+    """Return an optimal vertex of a linear relaxation, or None if the time limit is reached."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]
@@ -203,9 +203,9 @@ def _numbers(values: Sequence[float]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Integer row prices: dual values times `scale`, with the signs that the row bounds allow.
+    """Integer row prices: dual values times `scale`, with signs that the row bounds allow.
 
-    Only the prices of supply rows are certain to fit 64-bit integers.
+    Only the prices of supply rows are certain to fit in 64-bit integers.
     """
 
     prices: list[int]
@@ -214,7 +214,9 @@ class RowPrices:
 
 
 def rounded(prices: F64, master: Master) -> RowPrices:
-    """Return integer prices, scaled so that supply prices have at most `PRICE_BITS` bits."""
+    """Round dual values to integers, scaled so that supply prices have at most `PRICE_BITS`
+    bits.
+    """
     supply = np.array(master.supply, np.int64)
     top = float(np.abs(prices[supply]).max(initial=0.0))
     bits = PRICE_BITS - math.ceil(math.log2(top)) if top > 0 else 0
@@ -230,12 +232,12 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """A bound on the objective, which is proved by charging each row at the row's price.
+    """A bound on the objective, proved by charging each row at its price.
 
-    No solution has a value greater than `total`. `reduced` holds the reduced cost of each variable.
-    If a variable is one unit away from its favoured bound, the solution loses at least the absolute
-    value of the variable's reduced cost. A node that uses a configuration loses the difference in
-    worth to the best configuration of its node class. All numbers are multiplied by `scale`.
+    No solution has a value above `total`. `reduced` holds the reduced cost of each variable. Moving
+    a variable by one unit away from its favoured bound costs at least the absolute value of its
+    reduced cost. If a node uses a configuration other than the best of its class, this costs the
+    difference of their values. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -247,14 +249,14 @@ class Charged:
 
     @property
     def bound(self) -> int:
-        """The upper bound of the objective, without the constant."""
+        """The upper bound of the objective without its constant."""
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Return bounds on variables and on the number of nodes per configuration.
+        """Return bounds on the variables and on the number of nodes per configuration.
 
-        Every solution with a value of at least `value` satisfies the lower bounds, the upper bounds
-        and the bounds on nodes per configuration.
+        Every solution with a value of at least `value` satisfies the returned lower bounds, upper
+        bounds and maximum numbers of nodes.
         """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()
@@ -281,10 +283,10 @@ def charge(
     Parameters
     ----------
     master, model, objective, prices
-        The master problem, the model, the objective to maximise, and integer row prices with valid
-        signs.
+        The master problem, the model, the objective to maximise, and integer row prices with signs
+        that the row bounds allow.
     priced
-        The best configurations of node classes at the prices `prices`.
+        The best configurations of the node classes at these prices.
 
     """
     row, variable, factor = master.matrix

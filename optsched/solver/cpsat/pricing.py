@@ -1,10 +1,9 @@
 """Find the best configuration of every node class by dynamic programming over capacities.
 
-The worth of a configuration is the sum of the integer prices of its tasks. Let free[s] be the best
-worth of a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]). The
-recursion solves an unbounded knapsack problem in several dimensions. One table over all sums of
-requests serves any number of node classes (Gilmore and Gomory, 1961, with a grid in place of a
-tree).
+The value of a configuration is the sum of the integer prices of its tasks. Let free[s] be the best
+value for a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]),
+which is an unbounded knapsack problem in several dimensions. One table over all sums of requests
+serves any number of node classes (Gilmore and Gomory, 1961, with a grid instead of a tree).
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""The maximum number of cells of all tables together; with more cells, pricing is too slow."""
+"""Maximum number of cells of all tables together; beyond it, pricing is too slow."""
 
 MOST_BITS = 1 << 22
-"""The largest capacity of a resource, after division by the greatest common divisor of requests."""
+"""Maximum capacity of a resource after division by the greatest common divisor of requests."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
-"""The reason that a solve reports if configurations cannot be priced."""
+"""The reason that a solve reports if it cannot price configurations."""
 
 
 class TooManyCapacities(Exception):
-    """Raised if sums of requests have too many distinct values for a pricing table."""
+    """Raised if a pricing table would have too many distinct sums of requests."""
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Return the capacity (K, R) that tasks can use, given the capacity of the other resources.
+    """Return the capacity (K, R) that tasks can use, given the capacity of other resources.
 
-    If every task class requests resource q, the capacity of q limits the used amount of every
-    resource r. The used amount is at most the capacity of q times the largest ratio request[r] /
-    request[q].
+    If every task class requests resource q, the capacity of q limits the usable amount of every
+    resource r: it is at most the capacity of q times the largest ratio request[r] / request[q].
     """
     useful = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
@@ -52,10 +50,9 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyCapacities` if requests have so many distinct sums that `Pricer` must fail.
+    """Raise `TooManyCapacities` if the requests have so many distinct sums that `Pricer` must fail.
 
-    The check builds no tables. If the check passes, `Pricer` may still raise the error because the
-    tables are too large.
+    No tables are built. `Pricer` may still raise the error later, if its tables are too large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:
@@ -70,17 +67,17 @@ def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """The sums of requests for one resource, up to the largest capacity of a node.
+    """The sums of requests of one resource, up to the largest capacity of a node.
 
     Attributes
     ----------
     levels
-        (L,) the sums of requests in ascending order, beginning with 0.
+        (L,) the sums of requests in ascending order, starting with 0.
     down
-        (C, L) index of the largest level that fits the capacity that remains after a task is
-        placed, -1 if the task does not fit.
+        (C, L) index of the largest level that fits the capacity left after placing a task of the
+        class; -1 if the task does not fit.
     at
-        (K,) index of the largest level within the capacity of each node class.
+        (K,) index of the largest level within each node class's capacity.
 
     """
 
@@ -90,13 +87,12 @@ class _Axis:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a sum, so some oversized tables can be rejected before all sums are
-    # computed.
+    # Each distinct request is a sum, so some oversized tables can be rejected early.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
         raise TooManyCapacities
-    # All sums of positive requests that are at most `most`, in ascending order.
+    # All sums of positive requests up to `most`, in ascending order.
     positive = request[request > 0]
     step = int(np.gcd.reduce(positive))
     top = most // step
@@ -120,7 +116,7 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Return the requested resources that no other returned resource makes redundant."""
+    """Return the requested resources that can limit a configuration, without redundant ones."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
@@ -136,9 +132,10 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best worth for each capacity, and the class of the task that is placed first.
+    """The best value per capacity, and the class of the task that is placed first.
 
-    The task class is -1 if the next lower level of the first axis has the same best worth.
+    The class is -1 (no task is placed) if the next lower level of the first axis has the same best
+    value.
     """
 
     worth: I64
@@ -146,14 +143,14 @@ class _Table:
 
 
 class _Group:
-    """Node classes with the same allowed task classes, and the table for all of them."""
+    """Node classes with the same allowed task classes, and their common table."""
 
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes
         self.classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. A resource that every task
-        # requests always exists: `pods`, or the resource that makes `pods` redundant.
+        # The table is filled along a resource that every task requests. One always exists: `pods`,
+        # or the resource that makes `pods` redundant.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -162,18 +159,18 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """The work of pricing once: the number of cells times the number of task classes."""
+        """The work of one pricing: number of cells times number of task classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self.classes)
 
     def solve(self, prices: I64) -> _Table:
-        """Return the table at the given prices, filled level by level of the first axis."""
+        """Fill the table for the given prices, level by level of the first axis."""
         pivot, *others = self._axes
-        # The last axis of length 1 makes each level an array, even if there are no other axes.
+        # The last axis of length 1 keeps each level an array even without other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, the slices of the later axes in which a task fits, and the levels of these
-        # axes after the task is placed.
+        # For each class: the slices of the other axes in which a task fits, and the levels of these
+        # axes after it is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):
             if prices[task_class] > 0:
@@ -195,7 +192,7 @@ class _Group:
         return _Table(worth, first)
 
     def read(self, table: _Table, node_class: int, num_classes: int) -> I64:
-        """Return the tasks (C,) of a best configuration of a node class."""
+        """Return the tasks (C,) of a best configuration for a node class."""
         tasks = np.zeros(num_classes, np.int64)
         at = [int(a.at[node_class]) for a in self._axes]
         while at[0] > 0:
@@ -210,10 +207,10 @@ class _Group:
     def near(
         self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return all configurations worth at least `least` to which no task can be added.
+        """Return all maximal configurations with a value of at least `least`.
 
-        A configuration is an array with the number of tasks of each task class in the group.
-        Returns None if the search takes more than `most_steps` steps.
+        A configuration is maximal if no task can be added. It is an array with the number of tasks
+        per task class of the group. Returns None if the search exceeds `most_steps` steps.
         """
         price = [int(prices[c]) for c in self.classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -229,7 +226,7 @@ class _Group:
             if worth + int(table.worth[(*at, 0)]) < least:
                 continue
             if c == len(price):
-                # Omit configurations to which a task of some class could be added.
+                # Omit configurations to which a task of some class could still be added.
                 if worth >= least and not any(
                     all(axis[other][i] >= 0 for axis, i in zip(down, at, strict=True))
                     for other in range(len(self.classes))
@@ -245,22 +242,21 @@ class _Group:
 
 
 class Pricer:
-    """The pricing of all node classes, with one table for each set of allowed task classes."""
+    """Prices all node classes, with one table per set of allowed task classes."""
 
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
-        """Group node classes by table, and compute the axes of the tables.
+        """Group the node classes by table and compute the axes of the tables.
 
         Parameters
         ----------
         capacity, request, allowed
-            The arrays with these names in `Configurations`. `capacity` (K, R) is the idle capacity
-            of node classes, `request` (C, R) the requests of task classes, and `allowed` (K, C) a
-            mask of allowed pairs.
+            The arrays of that name in `Configurations`: idle capacity of node classes (K, R),
+            requests of task classes (C, R), and mask of allowed pairs (K, C).
 
         Raises
         ------
         TooManyCapacities
-            The tables would be too large.
+            The tables would have too many cells.
 
         """
         self._num_classes = len(request)
@@ -279,7 +275,7 @@ class Pricer:
             self._place_of[group.node_classes] = np.arange(len(group.node_classes))
 
     def price(self, prices: I64) -> Priced:
-        """Return the best configuration of each node class at the prices (C,) of tasks."""
+        """Return the best configuration of each node class at the task prices (C,)."""
         tables = [g.solve(prices) for g in self._groups]
         worth = np.zeros(len(self._group_of), np.int64)
         for group, table in zip(self._groups, tables, strict=True):
@@ -297,10 +293,10 @@ class Pricer:
     def near(
         self, priced: Priced, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return the configurations (C,) of a node class that are worth at least `least`.
+        """Return the maximal configurations (C,) of a node class with a value of at least `least`.
 
-        The result contains only configurations to which no task can be added. Returns None if the
-        search takes more than `most_steps` steps.
+        No task can be added to a maximal configuration. Returns None if the search exceeds
+        `most_steps` steps.
         """
         number = int(self._group_of[node_class])
         if number < 0:
@@ -322,9 +318,9 @@ class Priced:
     Attributes
     ----------
     worth
-        (K,) worth of the best configuration of each node class.
+        (K,) value of the best configuration of each node class.
     prices
-        (C,) prices of tasks.
+        (C,) price of one task of each class.
 
     """
 
@@ -334,12 +330,12 @@ class Priced:
     tables: list[_Table]
 
     def configuration(self, node_class: int) -> I64:
-        """Return the tasks (C,) of the best configuration of a node class."""
+        """Return the tasks (C,) of a best configuration for a node class."""
         return self.pricer.read(self.tables, node_class)
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
-    """Yield node classes that share a table, and the allowed task classes."""
+    """Yield the node classes of each table, and the task classes that they allow."""
     by_mask: dict[bytes, list[int]] = {}
     for k, mask in enumerate(np.packbits(allowed, axis=1)):
         by_mask.setdefault(mask.tobytes(), []).append(k)

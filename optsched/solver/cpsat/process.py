@@ -1,8 +1,8 @@
 """The solver interface, a solver in the caller's process, and a solver in a worker process.
 
-CP-SAT can abort the process after a failed check, and can exceed the time limit in presolve. A live
-scheduler therefore uses a worker process and waits at most one and a half times the budget. After
-one and a half budgets, the scheduler kills the process and continues with the received results.
+CP-SAT can abort its process after a failed check, and can exceed the time limit in presolve. A live
+scheduler therefore uses a worker process. If a solve takes longer than 1.5 times its budget, the
+scheduler kills the process and continues with the results received so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
 LOOK_SECONDS = 0.1
-"""The period in seconds at which a running solve checks for a request to stop."""
+"""Interval in seconds at which a running solve checks whether it should stop."""
 
 START_SECONDS = 60.0
 
@@ -45,8 +45,8 @@ class Solved:
     Attributes
     ----------
     updates
-        One update for each level that the solver reached. If a watched solve was stopped, the last
-        update may belong to an unfinished level.
+        One update per level that the solver reached. If a watched solve is stopped, the last update
+        may belong to an unfinished level.
     stopped
         The reason why the solve ended.
 
@@ -60,10 +60,9 @@ class Solver(Protocol):
     """A solver of level models."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
-        """Return the result of solving a model within limits.
+        """Solve a model within limits; a failure of the solver raises no error.
 
-        A failure of the solver does not raise an error. The callback `on_step` gets each better
-        incumbent and each better bound.
+        `on_step` receives each better incumbent and each better bound.
         """
 
     def close(self) -> None:
@@ -72,17 +71,17 @@ class Solver(Protocol):
 
 @runtime_checkable
 class OverlappingSolver(Solver, Protocol):
-    """A solver in another process, during whose solves the caller can work."""
+    """A solver in another process, which lets the caller work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context in which `task` runs during the first solve of the context."""
+        """Return a context manager that runs `task` during the first solve in its body."""
 
 
 class Work(Protocol):
-    """A picklable job for a worker process, other than a solve."""
+    """A picklable job, other than a solve, for a worker process."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Do the work, pass each result to `report`, and return the reason why the work ended."""
+        """Do the work, pass each result to `report`, and return why the work ended."""
 
 
 class InProcess:
@@ -90,7 +89,7 @@ class InProcess:
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
-        # OR-Tools is loaded at the first solve, so that greedy runs never load OR-Tools.
+        # OR-Tools is imported at the first solve, so greedy runs never import it.
         from optsched.solver.cpsat.level_search import run_levels
 
         updates: list[LevelUpdate] = []
@@ -104,14 +103,13 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve. If the process has died, the next solve starts a new
-    process.
+    The process starts at the first solve, and again at the next solve if it has died.
 
     Parameters
     ----------
     is_stopped
-        A function that is called repeatedly during a solve. When the function returns True, the
-        solve ends with the results received so far. If `is_stopped` is None, no solve is stopped.
+        Called repeatedly during a solve; once it returns True, the solve ends with the results
+        received so far. None means that no solve is stopped.
 
     """
 
@@ -122,7 +120,7 @@ class WorkerProcess:
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Start the worker process if none runs, so that the first solve does not have to wait."""
+        """Start the worker process if none is running, so that the first solve need not wait."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -135,7 +133,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded the solver; return False after `seconds` seconds."""
+        """Wait until the process has loaded the solver; return False after `seconds`."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:
@@ -167,15 +165,15 @@ class WorkerProcess:
             self._overlapped = None
 
     def work(self, work: object, seconds: float | None) -> Generator[Any, None, str]:
-        """Yield the results of work as they arrive, and return the reason why the work ended.
+        """Yield the results of work as they arrive, and return why the work ended.
 
         Parameters
         ----------
         work
             A `Work`, or the arguments of a solve.
         seconds
-            Expected time of the work in seconds. The process is killed after about 1.5 times the
-            expected time. If `seconds` is None, the time has no limit.
+            Expected duration in seconds, or None for no limit. The process is killed after about
+            1.5 times this duration.
 
         """
         if self._is_stopped is not None and self._is_stopped():
@@ -190,12 +188,12 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Close the connection; otherwise the next solve would read messages of the
-                    # present solve.
+                    # Close the connection; otherwise the next solve would read messages of this
+                    # one.
                     self.close()
                     raise
                 # The overlapping task may take longer than the solve, so extend the deadline for
-                # reading messages.
+                # reading.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
@@ -211,7 +209,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None if one arrives, otherwise the reason why none arrived."""
+        """Wait for a message; return None when one arrives, else the reason why none did."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -225,11 +223,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The ID of the worker process, or None while no process runs."""
+        """The ID of the worker process, or None if none is running."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Kill the worker process, and close the connection to the process."""
+        """Kill the worker process and close the connection to it."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -244,7 +242,7 @@ def _sort_message(
     steps: list[Step],
     on_step: OnStep,
 ) -> None:
-    """Add a message to the updates of finished levels or to the steps of the present level."""
+    """Add a message to the updates of finished levels, or to the steps of the current level."""
     if not isinstance(message, Step):
         updates.extend(message)
         return

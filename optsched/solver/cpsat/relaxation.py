@@ -1,9 +1,9 @@
-"""The linear relaxation of a complete level model, and the bounds that the relaxation proves.
+"""The linear relaxation of a complete level model, and the bounds that it proves.
 
-The relaxation keeps the simplex basis from level to level, so a new row or a new objective costs
-only a few simplex steps. The row prices of the relaxation prove a bound on the objective
-(Lagrangian relaxation). As in `master_problem`, the prices are rounded and summed as integers, so
-floating-point errors cannot invalidate the bound.
+The simplex basis is kept from level to level, so a new row or objective costs only a few simplex
+steps. The row prices prove a bound on the objective (Lagrangian relaxation). As in
+`master_problem`, prices are rounded and summed as integers, so floating-point errors cannot
+invalidate the bound.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from optsched.problem.linear import Expression, Rows
 
 PRICE_BITS = 40
-"""The number of bits of the largest rounded row price."""
+"""Number of bits of the largest rounded row price."""
 
 MOST_SCALE_BITS = 80
 
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """An optimum of the relaxation of a level.
+    """An optimal vertex of the relaxation of one level.
 
     Attributes
     ----------
     values
-        (variables,) values of the variables at the optimum.
+        (variables,) values of the variables.
     bound
-        Upper bound on the objective that the row prices prove, or None without such a bound.
+        Upper bound on the objective that the row prices prove, or None.
     """
 
     values: F64
@@ -44,7 +44,7 @@ class Vertex:
 
 
 class Relaxation:
-    """A relaxed model that maximises one expression at a time and accepts rows between solves."""
+    """A relaxed model that is maximised for one expression at a time; rows can be added between."""
 
     def __init__(self, lower: I64, upper: I64, rows: Rows) -> None:
         self._lower, self._upper = lower, upper
@@ -81,7 +81,7 @@ class Relaxation:
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation, or None if the solve reaches the time limit."""
+        """Return an optimum of the relaxation, or None if the time limit is reached."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -98,7 +98,7 @@ class Relaxation:
         return Vertex(values, self._prove_bound(goal, prices))
 
     def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
-        """Return the upper bound that row prices prove, or None if the prices are not finite."""
+        """Return the upper bound that row prices prove, or None if a price is not finite."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):
             return None

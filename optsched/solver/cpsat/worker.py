@@ -1,9 +1,8 @@
-"""The solver process, which `python -m optsched.solver.cpsat.worker FD` starts.
+"""The solver process, started by `python -m optsched.solver.cpsat.worker FD`.
 
-The process reads either (model, limits, is_watched) or other work from a connection. The process
-sends an update for each level. If the solve is watched, the process also sends progress within a
-level. The last message of a solve is the reason why the solve ended. The parent sends None to check
-whether the process is ready.
+The process reads (model, limits, is_watched) tuples or other work from a connection. It sends an
+update for each level and, if the solve is watched, progress within levels. The last message of a
+solve is the reason why it ended. The parent sends None to check whether the process is ready.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""The maximum number of collected updates with the same solution before the updates are sent."""
+"""Maximum number of updates with the same solution that are collected before they are sent."""
 
 
 def serve(connection: Connection) -> None:
@@ -47,7 +46,7 @@ def serve(connection: Connection) -> None:
 
 
 class _Mail:
-    """A sender that groups updates with the same solution, so that each solution is sent once.
+    """Groups updates with the same solution so that each solution is sent only once.
 
     A model may have thousands of levels, most of which do not change the solution.
     """
@@ -58,7 +57,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update with a new solution immediately; collect other updates to send later."""
+        """Send an update with a new solution now; collect other updates to send later."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
@@ -77,14 +76,14 @@ class _Mail:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End the worker process after the parent process has ended, even if a solve is running."""
+    """End the worker process once its parent process has ended, even during a solve."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal, so only the parent process handles the signal.
+    # Ctrl-C reaches every process of a terminal; only the parent process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))
