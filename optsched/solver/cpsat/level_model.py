@@ -183,7 +183,8 @@ class LevelUpdate:
     ----------
     level
         Index of the level.
-    The level's value in the incumbent, and a bound on its best possible value; None if unknown.
+    value, bound
+        The level's value in the incumbent, and a bound on its best possible value; None if unknown.
     status
         What is proved about the value of the level.
     solution

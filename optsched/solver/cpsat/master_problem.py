@@ -94,9 +94,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False if it is empty or already
-        known.
-        """
+        """Add a configuration (C,) of a node class; return False if it is empty or known."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -214,9 +212,7 @@ class RowPrices:
 
 
 def rounded(prices: F64, master: Master) -> RowPrices:
-    """Round dual values to integers, scaled so that supply prices have at most `PRICE_BITS`
-    bits.
-    """
+    """Round dual values to integers so that supply prices have at most `PRICE_BITS` bits."""
     supply = np.array(master.supply, np.int64)
     top = float(np.abs(prices[supply]).max(initial=0.0))
     bits = PRICE_BITS - math.ceil(math.log2(top)) if top > 0 else 0
