@@ -29,12 +29,12 @@ class Kind(Enum):
     HOURS = "hours of the day such as 8:30-18:00"
     NUMBER = "a number"
     QUANTITY = "a quantity such as 250m or 200Mi"
-    NAMES = "resource names with commas between them"
-    TEXT = "a text"
+    NAMES = "comma-separated resource names"
+    TEXT = "a string"
     URL = "an address that begins with http:// or https://"
-    CHOICE = "one of some words"
+    CHOICE = "one of several words"
     MAPPING = "a mapping of further arguments"
-    LIST = "a list of such mappings"
+    LIST = "a list of mappings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Argument:
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each item of a list. Examples of the dotted names
-        of inner arguments are `sra.enable` in a mapping and `strategies.0.name` in a list.
+        The arguments inside a mapping or inside each item of a list. They have dotted names, such
+        as `sra.enable` in a mapping or `strategies.0.name` in a list.
     choices
-        The accepted values of an argument of the kind `CHOICE`.
+        The accepted values of an argument of kind `CHOICE`.
 
     """
 

@@ -90,7 +90,7 @@ def parse_timetable(text: str) -> Timetable:
     words = _WORDS.get(text, text).split()
     if text.startswith("@") and text not in _WORDS:
         known = ", ".join([*_WORDS, "@every <duration>"])
-        raise CronError(text, f"is not a timetable: known words are {known}")
+        raise CronError(text, f"is not a cron schedule: known words are {known}")
     if len(words) != len(_FIELDS):
         names = ", ".join(each.name for each in _FIELDS)
         raise CronError(text, f"has {len(words)} fields: write five, {names}")

@@ -27,7 +27,7 @@ NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
 
 
-_TOO_LARGE: Final = "is larger than anything a cluster holds: write at most 9223372036854775807"
+_TOO_LARGE: Final = "is too large: write at most 9223372036854775807"
 
 _BINARY_SHIFT: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")

@@ -14,11 +14,11 @@ _JSON: Final = {
     "Expecting property name enclosed in double quotes": "a name in double quotes is expected",
     "Expecting ':' delimiter": "a colon is expected",
     "Expecting ',' delimiter": "a comma or the end is expected",
-    "Illegal trailing comma before end of object": "nothing follows this comma",
-    "Illegal trailing comma before end of array": "nothing follows this comma",
+    "Illegal trailing comma before end of object": "a trailing comma is not allowed",
+    "Illegal trailing comma before end of array": "a trailing comma is not allowed",
     "Extra data": "the document has ended before this text",
-    "Unterminated string starting at": "this text has no end",
-    "Invalid control character at": "control characters are not allowed in a text",
+    "Unterminated string starting at": "this string is not terminated",
+    "Invalid control character at": "control characters are not allowed in a string",
     "Unexpected UTF-8 BOM (decode using utf-8-sig)": "a byte order mark is not allowed",
 }
 _KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (

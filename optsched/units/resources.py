@@ -43,7 +43,7 @@ _PART_OF_A_DEVICE: Final = "is not a whole number: pods get whole devices; write
 _PART_OF_A_GPU: Final = (
     "is not a whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
 )
-_NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia.com/gpu"
+_NOT_A_NAME: Final = "is not a resource name: write a string such as cpu or nvidia.com/gpu"
 
 
 class Unit(Enum):
@@ -92,7 +92,7 @@ def _counts_for_quotas(name: str) -> bool:
 
 
 def is_gpu(resource: str) -> bool:
-    """Return whether a resource, like nvidia.com/gpu, is the whole GPUs of a device plugin."""
+    """Return whether a resource, such as nvidia.com/gpu, counts whole GPUs of a device plugin."""
     return resource.endswith("/gpu")
 
 

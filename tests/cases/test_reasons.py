@@ -72,7 +72,7 @@ def test_all_of_its_pods_are_too_many_where_a_minimum_is_not() -> None:
     whole = gang("g", ("a", 3, shape(1, 8)), ("b", 3, shape(1)))
     found = reason(cluster(nodes, [whole]), "ns/g")
     assert found.code is ReasonCode.IMPOSSIBLE
-    assert found.message.endswith("there is room for 5 only: too little nvidia.com/gpu")
+    assert found.message.endswith("has room for 5 only: too little nvidia.com/gpu")
 
 
 def test_impossible_comes_before_shares_guarantees_and_capabilities() -> None:
@@ -92,6 +92,6 @@ def test_what_is_short_is_named_not_what_stands_next_to_it() -> None:
     found = reason(cluster(nodes, [gang("g", ("w", 3, shape(4, 1)))]), "ns/g")
     assert (found.code, found.message) == (
         ReasonCode.IMPOSSIBLE,
-        "3 pods of w with 4 cpu, 1 nvidia.com/gpu: even with the cluster empty there is room for "
+        "3 pods of w with 4 cpu, 1 nvidia.com/gpu: even an empty cluster has room for "
         "2 only: too little cpu",
     )

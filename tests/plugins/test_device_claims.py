@@ -199,7 +199,7 @@ def test_all_devices_of_a_node_or_none() -> None:
     for plan in plans(CLASS, node("n1"), device_slice("n1", "d0", tainted), here[-2], every):
         assert not plan.binds
         why = f"had too few devices free: all of class {DRIVER}"
-        assert f"{why} (left to others: 1 device on all nodes is tainted: k)" in waits(plan)
+        assert f"{why} (unavailable: 1 device on all nodes is tainted: k)" in waits(plan)
     for plan in plans(CLASS, node("n1"), here[-2], every):
         assert not plan.binds
 
@@ -211,7 +211,7 @@ def test_tainted_devices_go_to_who_tolerates_them() -> None:
     for plan in plans(*here, brave):
         assert granted(plan) == {"ns/c": ["d0"]}
     for plan in plans(*here, device_claim("c")):
-        assert "(left to others: 1 device on all nodes is tainted: k)" in waits(plan)
+        assert "(unavailable: 1 device on all nodes is tainted: k)" in waits(plan)
 
 
 def test_all_devices_are_not_known_while_a_pool_changes_or_spans_nodes() -> None:

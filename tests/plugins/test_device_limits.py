@@ -278,7 +278,7 @@ def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) 
     snapshot = assemble([*cluster(), many_bonds(2), pod("dear", claiming("dear"))]).snapshot
     report = run_session(snapshot, POLICY, SessionContext())
     said = str(report.plan.pending["ns/pod:dear"])
-    assert "the search steps of this session are used up, a later session goes on" in said
+    assert "the search steps of this session are used up, and a later session continues" in said
     assert report.trace.num_cut_searches["session"] > 0
     monkeypatch.undo()
     assert set(run_session(snapshot, POLICY, SessionContext()).plan.binds) == {"ns/dear"}

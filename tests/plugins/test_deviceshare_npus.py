@@ -229,7 +229,7 @@ def test_nodes_where_npus_are_wired_to_each_other_come_first() -> None:
     [
         (asks(npu(memory=111)), "had no Ascend310P with 111 memory free"),
         (asks(npu(3)), "had fewer than 3 Ascend310Ps with 100% memory free"),
-        (asks(npu(2, memory=10)), "(several NPUs are allocated only whole)"),
+        (asks(npu(2, memory=10)), "(several NPUs can only be allocated whole)"),
         (asks(npu(memory=10), mode="hami-core"), "huawei.com/vnpu-mode: hami-core is not shared"),
     ],
 )

@@ -62,13 +62,13 @@ def test_no_node_that_is_large_enough_may_be_used() -> None:
     nodes = [node("n0", 4), node("n1", 8, taints=spot), node("n2", 8, ready=False)]
     assert why(nodes, asks(1, shape(5))) == (
         "Impossible: 1 pod of w with 5 cpu: no node that it may use offers more than 4 cpu; "
-        "1 node did not report ready, 1 node had untolerated taints spot:NoSchedule"
+        "1 node had the status NotReady, 1 node had untolerated taints spot:NoSchedule"
     )
 
 
 def test_all_nodes_together_are_too_small() -> None:
     assert why([node("n0", 4), node("n1", 4)], asks(5, shape(2))) == (
-        "Impossible: 5 pods of w with 2 cpu: even with the cluster empty there is room for 4 only: "
+        "Impossible: 5 pods of w with 2 cpu: even an empty cluster has room for 4 only: "
         "too little cpu"
     )
 
@@ -89,7 +89,7 @@ def test_all_nodes_are_closed_to_it() -> None:
     ]
     assert why(nodes, asks(1, wants)) == (
         "NoNodeMatches: 1 pod of w with 1 cpu: 0/3 nodes are open to it: "
-        f"2 nodes did not match nodeSelector {ZONE}=c, 1 node did not report ready"
+        f"2 nodes did not match nodeSelector {ZONE}=c, 1 node had the status NotReady"
     )
 
 
@@ -182,7 +182,8 @@ def test_at_most_four_kinds_of_refusal_are_told_the_most_frequent_first() -> Non
     assert why(nodes, asks(1, wants), busy("b", "small", 1), there) == (
         "NotEnoughResources: room for 0 of 1 pod of w with 1 cpu: 0/8 nodes could take one; "
         f"3 nodes did not match nodeSelector {ZONE}=c, 2 nodes had untolerated taints "
-        "spot:NoSchedule, 1 node did not have free host ports (80/TCP), 1 node did not report ready"
+        "spot:NoSchedule, 1 node did not have free host ports (80/TCP), "
+        "1 node had the status NotReady"
     )
 
 
@@ -224,7 +225,7 @@ ZONES = [
 def test_pods_that_can_not_stand_beside_each_other() -> None:
     shy = asks(3, shape(1, pod_anti_affinity=APART), labels={"app": "x"})
     assert why(ZONES, shy) == (
-        "Impossible: 3 pods of w with 1 cpu: even with the cluster empty there is room for 2 only: "
+        "Impossible: 3 pods of w with 1 cpu: even an empty cluster has room for 2 only: "
         "refused by pod-affinity"
     )
 
@@ -241,7 +242,7 @@ def test_pods_that_other_pods_keep_apart_for_now() -> None:
 
 def test_ports_that_run_out() -> None:
     assert why(ZONES, asks(4, shape(1, host_ports=(HostPort("TCP", "0.0.0.0", 80),)))) == (
-        "Impossible: 4 pods of w with 1 cpu: even with the cluster empty there is room for 3 only: "
+        "Impossible: 4 pods of w with 1 cpu: even an empty cluster has room for 3 only: "
         "refused by host-ports"
     )
 
@@ -258,7 +259,7 @@ def test_a_spread_that_can_not_be_even() -> None:
 def test_parts_of_gpus_that_are_left_over() -> None:
     parts = asks(3, shape(0, device=DeviceRequest(1, 600)))
     assert why([node("n0", gpu=2)], parts) == (
-        "Impossible: 3 pods of w with 600/1000 of a GPU: even with the cluster empty there is room "
+        "Impossible: 3 pods of w with 600/1000 of a GPU: even an empty cluster has room "
         "for 2 only: refused by gpu-shares"
     )
     held = gang("old", ("w", 1, shape(0, gpu=1)), phase=GangPhase.RUNNING)
@@ -293,7 +294,7 @@ def test_best_effort_and_parts_are_named_as_such() -> None:
     idle = gang("g", ("", 1, shape(0)), created_ms=1)
     assert why([full], idle, other) == (
         "NotEnoughResources: room for 0 of 1 pod with no requests: "
-        "0/1 nodes could take one; 1 node had no place for another pod"
+        "0/1 nodes could take one; 1 node had no capacity for another pod"
     )
 
 
@@ -365,7 +366,7 @@ def test_idle_capacity_is_kept_for_gangs_with_nominated_nodes() -> None:
     nothing = bench.decisions({})
     nominated = replace(nothing, nominated=np.array([0, -1]))
     assert str(pending_of(bench.problem, nominated, RULES)["ns/b"]) == (
-        "Outranked: idle capacity suffices for it, but is kept for ns/a until pods have left"
+        "Outranked: idle capacity suffices for it, but is reserved for ns/a until pods terminate"
     )
     told = str(pending_of(bench.problem, nothing, RULES)["ns/b"])
     assert told.startswith("Outranked: idle capacity suffices for it, but no plan was found")

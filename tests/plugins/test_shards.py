@@ -103,7 +103,7 @@ def test_the_solver_brings_more_into_a_soft_shard(solver: str, outside: int) -> 
 def test_who_waits_is_told_of_the_shard() -> None:
     snapshot = cluster([node("a"), node("b")], [gang("g", ("w", 8, shape(1)))])
     assert reason(sharded(snapshot, "hard", "b"), RuleSet.of(Gang()), "g") == (
-        "Impossible: 8 pods of w with 1 cpu: even with the cluster empty there is room for 4 only: "
+        "Impossible: 8 pods of w with 1 cpu: even an empty cluster has room for 4 only: "
         "too little cpu; 1 node did not belong to shard mine"
     )
 

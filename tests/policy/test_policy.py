@@ -29,7 +29,7 @@ def test_a_policy_can_be_read_in_words() -> None:
         "tier 1     gang      gangs start together or not at all; enablePreemptable: false\n"
         "tier 2     capacity  queues deserve fixed shares and may borrow more; "
         "enableHierarchy: true\n"
-        "           sla       gangs in order of the end of their waiting time\n"
+        "           sla       orders gangs by the end of their maximum waiting time\n"
         "           binpack   fills nodes that are in use; binpack.weight = 3\n"
         "levels     1. guarantee   guaranteed resources that queues request but lack\n"
         "           2. admission   gangs that start, from the highest priority to the lowest\n"

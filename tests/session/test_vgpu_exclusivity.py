@@ -83,7 +83,7 @@ def test_who_waits_is_told_of_it() -> None:
     report = run_session(cluster([host("hami-core")], [waiting]), policy(), SessionContext())
     reason = report.plan.pending["ns/g"]
     assert reason.code is ReasonCode.IMPOSSIBLE
-    assert "there is room for 1 only: refused by deviceshare" in reason.message
+    assert "has room for 1 only: refused by deviceshare" in reason.message
 
 
 def test_without_labels_nothing_is_looked_at() -> None:

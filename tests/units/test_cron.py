@@ -48,7 +48,7 @@ def test_every_so_often(text: str, seconds: int):
         ("*/0 * * * *", "names no minute with '*/0'"),
         ("*/x * * * *", "names no minute with 'x'"),
         ("-1 * * * *", "names no minute with ''"),
-        ("@often", "is not a timetable: known words are @yearly"),
+        ("@often", "is not a cron schedule: known words are @yearly"),
         ("@every day", "has no duration after @every"),
     ],
 )

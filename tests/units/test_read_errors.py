@@ -17,7 +17,7 @@ from optsched.units.read_errors import why_unreadable
         ('{"a" 1}', "line 1, column 6: a colon is expected"),
         ("[1 2]", "line 1, column 4: a comma or the end is expected"),
         ("[] []", "line 1, column 4: the document has ended before this text"),
-        ('["a', "line 1, column 2: this text has no end"),
+        ('["a', "line 1, column 2: this string is not terminated"),
         ("\ufeff[]", "line 1, column 1: a byte order mark is not allowed"),
         ('["\\q"]', "line 1, column 3: invalid \\escape"),
         ("[" * 100_000, "it is nested too deeply"),

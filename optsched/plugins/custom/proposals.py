@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A proposal to evict a running task for a gang, which is to use the capacity of the task.
+    """A proposal to evict a running task so that a gang can use its capacity.
 
     `task` is the key of the running task, and `gang` is the key of the gang.
     """

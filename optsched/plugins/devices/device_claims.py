@@ -138,14 +138,14 @@ class DeviceClaims(Rule):
         parts = [
             f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(withheld.items())
         ]
-        left = f" (left to others: {', '.join(parts)})" if parts else ""
+        left = f" (unavailable: {', '.join(parts)})" if parts else ""
         # Only constraints and alternatives require a search in addition to a matching.
         searches = any(
             request.constraints or any(need.alternatives for need in request.needs)
             for request in requested
         )
         if pools.steps.left <= 0 and searches:
-            left += "; the search steps of this session are used up, a later session goes on"
+            left += "; the search steps of this session are used up, and a later session continues"
         return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -210,7 +210,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
     The key `search` counts searches stopped by the step limit of one search, and the key `session`
     counts searches stopped by the step limit of the session. The key `selectors` counts requests
-    whose selectors are left to a later session.
+    whose selectors a later session will evaluate.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -364,7 +364,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """For each node (N,), the index of the first node whose devices are equal for claims."""
+        """For each node (N,), the index of the first node with equivalent devices."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, (node, on_node) in enumerate(zip(self._nodes, self.on_node, strict=True)):
@@ -474,7 +474,7 @@ class _AllocationRows:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
     def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
-        """Add constraints: a shared claim gets devices on one node at most, where its users run."""
+        """Add constraints: a shared claim has devices on at most one node, where its users run."""
         model, supplied = self._model, self._nodes.supplied
         chosen: list[int] = []
         for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():

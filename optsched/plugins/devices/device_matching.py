@@ -1,7 +1,7 @@
 """Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). Each alternative requests a number of
-devices per request, possibly with constraints between devices. If no claim has alternatives or
+A claim has one or more alternatives (`firstAvailable`). Each alternative consists of requests for a
+number of devices, possibly with constraints between devices. If no claim has alternatives or
 constraints, the allocation is a bipartite matching. Otherwise a search tries the variants of the
 claims in order and solves a matching in every step.
 """
@@ -38,7 +38,7 @@ class Demand(NamedTuple):
 class Bond(NamedTuple):
     """A constraint on an attribute of the devices that are allocated to some demands of an option.
 
-    `demands` contains demand indices. `value_of` gives the number of the attribute value of each
+    `demands` contains demand indices. `value_of` contains a number for the attribute value of each
     device of the node, or -1 if the device lacks the attribute. Nodes with equal devices have equal
     bonds.
     """
@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim that a node can satisfy while all its devices are free."""
+    """Return the alternatives of a claim that a node can satisfy if all its devices are free."""
     on_node = devices.on_node.get(node, ())
     value_of = [_number_values(on_node, each.attribute) for each in claim.constraints]
     found: list[Option] = []
@@ -84,7 +84,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Return the number of each device's attribute value, or -1 without the attribute."""
+    """Number the distinct attribute values, and return the number for each device, or -1."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:

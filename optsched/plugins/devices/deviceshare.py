@@ -140,7 +140,7 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Rule: tasks get their requested device memory and cores from devices with enough idle.
+    """Rule: tasks get the requested memory and cores from devices with enough idle capacity.
 
     Attributes
     ----------
@@ -155,8 +155,7 @@ class DeviceShare(Rule):
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
-        Label sets for the exclusion of pods from a common vGPU. Pods that have all labels of the
-        same set do not share a vGPU.
+        Label sets. Pods that have all labels of the same set do not share a vGPU.
 
     """
 
@@ -198,7 +197,7 @@ class DeviceShare(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that an allocation exists for all placed tasks of each node."""
+        """Check that the devices of each node can be allocated to all its placed tasks."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -406,7 +405,7 @@ class DeviceShare(Rule):
 
 
 def _groups_of(shape: TaskShape) -> tuple[str, ...]:
-    """Return the exclusion groups in `shape`: of its PodGroup policy and its annotation."""
+    """Return the exclusion groups of a task, from its PodGroup policy and its annotation."""
     notes = dict(shape.notes)
     own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
     return (*own, *notes.get(EXCLUSIVE, "").split())
@@ -436,7 +435,7 @@ def _describe_need(need: Need) -> str:
         return f"{few} that no task uses"
     memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
     if need.is_npu and need.number > 1 and need.memory:
-        return f"{few} with {memory} (several NPUs are allocated only whole)"
+        return f"{few} with {memory} (several NPUs can only be allocated whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
     by_labels = [group.startswith(_BY_LABELS) for group in need.groups]
     pod_group = "" if all(by_labels) else " and no pod of its PodGroup"
@@ -456,7 +455,7 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
         if notes.get(NPU_MODE, BY_TEMPLATE) != BY_TEMPLATE or device.chip is None:
             return False
         template = device.chip.cut(need.memory or device.memory * need.percent // 100)
-        # Several NPUs are allocated only as whole NPUs.
+        # A request for several NPUs gets only whole NPUs.
         return template is not None and (need.number == 1 or not template.name)
     if not need.is_vgpu:
         return True
@@ -990,18 +989,18 @@ PLUGIN = Plugin(
             "whether nodes with GPUs in use or with idle GPUs score higher",
             choices=(Prefers.BINPACK, Prefers.SPREAD),
         ),
-        Argument(f"{_SHARE}ScheduleWeight", Kind.WHOLE, 0, "weight of the score by GPUs in use"),
+        Argument(f"{_SHARE}ScheduleWeight", Kind.WHOLE, 0, "weight of the score for GPUs in use"),
         Argument(
             f"{_SHARE}NodeLockEnable",
             Kind.SWITCH,
             False,
-            "binds pods with vGPUs to a node sequentially",
+            "binds pods with vGPUs to a node one at a time",
         ),
         Argument(
             f"{_SHARE}AscendMindClusterVNPUEnable",
             Kind.SWITCH,
             False,
-            "an error: nodes do not report MindCluster vNPUs",
+            "not supported: nodes do not report MindCluster vNPUs",
         ),
         Argument(
             f"{_SHARE}AscendHAMiVNPUEnable",

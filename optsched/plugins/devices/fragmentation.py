@@ -89,7 +89,7 @@ class GpuClass:
 
 
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
-    """Return (GPU class, task count) pairs of the most frequent classes; they cover `TYPICAL`."""
+    """Return (GPU class, task count) pairs of the most frequent classes, up to `TYPICAL`."""
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
         gpu_classes[GpuClass.from_shape(shape)] += number
@@ -209,7 +209,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs and any task requests, or queue uses, GPUs."""
+    """Return whether a ready node has idle GPUs, and tasks request or queues hold GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):

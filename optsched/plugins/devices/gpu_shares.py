@@ -108,7 +108,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal for tasks with equal thousandths of GPUs."""
+        """Return a number per running task, equal for tasks that hold equal GPU amounts."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)

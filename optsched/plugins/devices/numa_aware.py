@@ -432,7 +432,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's NUMA amounts to future idle; subtract them if `sign` is -1."""
+        """Add a terminating task's NUMA amounts to future idle ones; subtract if `sign` is -1."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -486,7 +486,7 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the nodes (N,) that fit a task, and its NUMA node counts (N,), 0 if unknown."""
+        """Return the nodes (N,) that fit a task, and how many NUMA nodes (N,) it uses, or 0."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

@@ -31,7 +31,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus the cell amounts in `parts`, or plus if `sign` is -1."""
+        """Return the idle amounts minus the amounts in `parts`; add them if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -79,7 +79,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node, or None if it does not align or has no valid report."""
+    """Return a node's layout, or None if its kubelet does not align or its report is invalid."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None

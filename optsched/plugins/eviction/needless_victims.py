@@ -84,7 +84,7 @@ def _find_doubtful(
     all of them together.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Victims whose retention alone would make their gang complete.
+    spare: set[str] = set()  # Victims that, if kept, would alone make their gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]

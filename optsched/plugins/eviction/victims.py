@@ -366,7 +366,7 @@ class Claims:
         return found
 
     def find_used_guarantee(self, eviction: Evict) -> Queue | None:
-        """Return the queue whose guarantee an eviction reclaims, or None."""
+        """Return the queue within whose guarantee an eviction reclaims a task, or None."""
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
         if task is None or gang is None or eviction.action not in _RECLAIMS:
@@ -436,6 +436,6 @@ def _find_problem(world: World, eviction: Evict) -> str:
     return "" if gains else f"evicted for {preemptor}, which gets no node"
 
 
-CDP = Plugin("cdp", "no eviction of pods in their cooldown", (), lambda _: (Cooldown(),))
+CDP = Plugin("cdp", "no eviction of pods during their cooldown", (), lambda _: (Cooldown(),))
 
 PDB = Plugin("pdb", "evictions within disruption budgets", (), lambda _: (Budgets(),))

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of times that plugins check a single node; after that, gangs count as
-possible."""
+"""Maximum number of single-node checks by plugins; after that, gangs are assumed to fit."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -382,7 +381,7 @@ class _Nodes:
     # --- shortage --------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins because of which pods of the minimum do not fit."""
+        """Return the resources or plugins that keep pods of the minimum from fitting."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())

@@ -43,7 +43,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Reason codes that may disappear over time, or when the queue gets more capacity."""
+"""Codes of reasons that may resolve over time or when the queue gets more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""
@@ -110,7 +110,7 @@ class Explainer:
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
     def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
-        """Return the gangs with nominated nodes that also need the idle capacity, or None."""
+        """Return a reason that names the gangs whose nominations use the capacity, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
@@ -125,8 +125,8 @@ class Explainer:
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
             return Reason(
                 ReasonCode.OUTRANKED,
-                f"idle capacity suffices for it, but is kept for {', '.join(keys[:SHOWN])}{more} "
-                "until pods have left",
+                f"idle capacity suffices for it, but is reserved for {', '.join(keys[:SHOWN])}"
+                f"{more} until pods terminate",
             )
         return None
 
@@ -204,7 +204,7 @@ class Explainer:
         return _Demand(self._views[task_class], role, number)
 
     def _find_tied_blocker(self, gang: int, demands: list[_Demand]) -> Reason | None:
-        """Return the single-node rules that prevent all pods from fitting together, or None."""
+        """Return a reason that names the node rules that keep all pods from fitting, or None."""
         number = sum(demand.number for demand in demands)
         binding = sorted(
             {name for demand in demands for name in self._empty.tying(demand.view.task_class)}
@@ -290,7 +290,7 @@ class _View:
         self._refusals: Counter[str] = Counter()
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
-            self._refusals["did not report ready"] = int((~self.open_nodes).sum())
+            self._refusals["had the status NotReady"] = int((~self.open_nodes).sum())
         for rule in facts.lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
         self._ever_open = self.open_nodes.copy()
@@ -355,7 +355,7 @@ class _View:
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [
-            (n, "had no place for another pod" if name == PODS else f"had too little {name}")
+            (n, "had no capacity for another pod" if name == PODS else f"had too little {name}")
             for n, name in short
             if n
         ]
@@ -442,7 +442,7 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
     besides = _add_refusals([r for demand in demands for r in demand.view.lasting])
     fitting = sum(demand.number for demand in demands) - lack.missing
     most = f"{fitting} only" if lack.is_exact else f"at most {fitting}"
-    room = f"even with the cluster empty there is room for {most}"
+    room = f"even an empty cluster has room for {most}"
     return Reason(
         ReasonCode.IMPOSSIBLE,
         f"{' and '.join(d.description for d in demands)}: {room}: {', '.join(short)}{besides}",

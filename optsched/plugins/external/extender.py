@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-NO_RECORD = "no answer has been recorded, and offline sessions make no calls"
+NO_RECORD = "no reply has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
@@ -351,14 +351,14 @@ class Extender(Rule):
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
         if not reasons or any(reasons):
             return None
-        return Reason(ReasonCode.PLUGIN, "the extender does not let it start")
+        return Reason(ReasonCode.PLUGIN, "the extender does not allow it to start")
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""
         key = outcome.problem.snapshot.gangs[gang].key
         if self._answers.votes.get(key, ABSTAIN) != REJECT:
             return None
-        return Reason(ReasonCode.PLUGIN, "the extender does not let its pods be created")
+        return Reason(ReasonCode.PLUGIN, "the extender does not allow its pods to be created")
 
 
 _VOTING = (
@@ -470,18 +470,18 @@ _CALLS = (
     (Verb.RECLAIMABLE, "which tasks a task of another queue may reclaim (without the solver)"),
     (Verb.QUEUE_OVERUSED, "whether a queue is overused (without the solver)"),
     (Verb.JOB_ENQUEUEABLE, "whether the pods of a gang may be created"),
-    (Verb.JOB_ENQUEUED, "notice that the pods of a gang may be created"),
+    (Verb.JOB_ENQUEUED, "notification that the pods of a gang may be created"),
     (Verb.JOB_READY, "whether a gang may start (without the solver)"),
-    (Verb.SESSION_OPEN, "notice of the whole cluster when a session begins"),
-    (Verb.SESSION_CLOSE, "notice that a session has ended"),
-    (Verb.ALLOCATE, "notice of every task that is placed"),
-    (Verb.DEALLOCATE, "notice of every task that is evicted"),
+    (Verb.SESSION_OPEN, "notification with the whole cluster when a session begins"),
+    (Verb.SESSION_CLOSE, "notification that a session has ended"),
+    (Verb.ALLOCATE, "notification for every placed task"),
+    (Verb.DEALLOCATE, "notification for every evicted task"),
 )
 
 
 PLUGIN = Plugin(
     "extender",
-    "an external service filters, scores and votes",
+    "calls an external service that filters and scores nodes and votes",
     (
         Argument("extender.urlPrefix", Kind.URL, "", "address of the service"),
         Argument("extender.httpTimeout", Kind.DURATION, "1s", "timeout of one call"),
@@ -491,7 +491,10 @@ PLUGIN = Plugin(
         ),
         Argument("extender.ignorable", Kind.SWITCH, False, "whether failed calls are ignored"),
         Argument(
-            "extender.managedResources", Kind.NAMES, "", "only tasks that request one of these"
+            "extender.managedResources",
+            Kind.NAMES,
+            "",
+            "if set, calls are made only for tasks that request one of these",
         ),
     ),
     lambda arguments: (

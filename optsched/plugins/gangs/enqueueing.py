@@ -211,9 +211,15 @@ _NUM_NAMED: Final = 2
 
 OVERCOMMIT = Plugin(
     "overcommit",
-    "limits the gangs that are enqueued by the resources of the cluster",
+    "limits the enqueued gangs to the resources of the cluster",
     (
-        Argument("overcommit-factor", Kind.NUMBER, 1.2, "limit, in totals of the cluster", least=1),
+        Argument(
+            "overcommit-factor",
+            Kind.NUMBER,
+            1.2,
+            "limit, as a multiple of the cluster total",
+            least=1,
+        ),
         Argument(
             "overcommit.keepShares",
             Kind.SWITCH,
@@ -364,7 +370,7 @@ class _Votes(Greedy):
 
 RESOURCEQUOTA = Plugin(
     "resourcequota",
-    "limits the gangs that are enqueued by the ResourceQuotas of their namespaces",
+    "limits the enqueued gangs to the ResourceQuotas of their namespaces",
     (),
     lambda _: (ResourceQuota(),),
 )

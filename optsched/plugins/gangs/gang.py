@@ -163,7 +163,7 @@ class Gang(Rule):
             name = problem.resources[r]
             return Reason(
                 ReasonCode.MIN_RESOURCES,
-                f"minResources asks for {amount_text(name, int(least[r]))}, "
+                f"minResources requests {amount_text(name, int(least[r]))}, "
                 f"the cluster has {amount_text(name, int(free[r]))} free",
             )
         return None

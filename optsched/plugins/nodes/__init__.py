@@ -1,1 +1,1 @@
-"""Rules on nodes: capacity, taints, labels, ports, node groups, measured load and hours."""
+"""Rules on nodes: capacity, taints, labels, ports, node groups, measured load and opening hours."""

@@ -158,7 +158,7 @@ class NodeGroup(Rule):
         return bool(problem.derived(_find_limits).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Relevant are the queue's running tasks in limited node groups."""
+        """See `VictimRelevance`. Only the queue's running tasks in limited groups are relevant."""
         spots = problem.derived(_find_limits).get(problem.classes.queues[task_class])
         if not spots:
             return None

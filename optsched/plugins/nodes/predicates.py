@@ -75,15 +75,20 @@ PLUGIN = Plugin(
             "volumebinding.bindTimeoutSeconds",
             Kind.WHOLE,
             600,
-            "longest time that a pod waits for volumes",
+            "maximum time that a pod waits for volumes, in seconds",
         ),
         Argument(
             "volumebinding.shape",
             Kind.LIST,
             "",
-            "points of the score by utilization of the chosen volumes; no points: no score",
+            "score points by utilization of the chosen volumes; without points, there is no score",
             fields=(
-                Argument("utilization", Kind.WHOLE, 0, "requested part of the volumes, in percent"),
+                Argument(
+                    "utilization",
+                    Kind.WHOLE,
+                    0,
+                    "requested fraction of the volume capacity, in percent",
+                ),
                 Argument("score", Kind.WHOLE, 0, "score from 0 to 10"),
             ),
         ),

@@ -208,7 +208,7 @@ def read_waiting_ms(gang: Gang) -> int | None:
 
 SLA = Plugin(
     "sla",
-    "gangs in order of the end of their waiting time",
+    "orders gangs by the end of their maximum waiting time",
     (
         Argument(
             "sla-waiting-time", Kind.DURATION, "", "waiting time of gangs without the annotation"
@@ -245,7 +245,7 @@ class ShortestRemaining(Rule):
 
 
 def count_runs_a_year(lengths: I64) -> I64:
-    """Return the rounded number of times (G,) that each gang fits into a year, or 1 if unknown."""
+    """Return (G,) how many times per year each gang could run, rounded; 1 if unknown."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
 

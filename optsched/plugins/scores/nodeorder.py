@@ -258,7 +258,7 @@ NODEORDER = Plugin(
             "balancedresource.weight", Kind.WHOLE, 1, "weight of the balance of CPU and memory"
         ),
         Argument("tainttoleration.weight", Kind.WHOLE, 3, "weight of untolerated soft taints"),
-        Argument("imagelocality.weight", Kind.WHOLE, 1, "weight of images that the node holds"),
+        Argument("imagelocality.weight", Kind.WHOLE, 1, "weight of images that are on the node"),
         Argument("podtopologyspread.weight", Kind.WHOLE, 2, "weight of soft topology spread"),
     ),
     lambda arguments: (

@@ -119,7 +119,7 @@ BINPACK = Plugin(
         Argument("binpack.weight", Kind.WHOLE, 1, "weight of the whole score"),
         Argument("binpack.cpu", Kind.WHOLE, 1, "weight of CPU"),
         Argument("binpack.memory", Kind.WHOLE, 1, "weight of memory"),
-        Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
+        Argument("binpack.resources", Kind.NAMES, "", "further resources that the score includes"),
         Argument("binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
     ),
     lambda a: (Binpack(read_whole(a, "binpack.weight", 1), read_resource_weights(a, "binpack")),),
@@ -311,7 +311,7 @@ STRATEGY_FIT = Plugin(
                             "type",
                             Kind.CHOICE,
                             Strategy.LEAST,
-                            "whether used or idle nodes score high",
+                            "whether used or idle nodes score higher",
                             choices=tuple(Strategy),
                         ),
                         Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
@@ -325,7 +325,7 @@ STRATEGY_FIT = Plugin(
             "",
             "leaves nodes with scarce resources to tasks that request them",
             fields=(
-                Argument("enable", Kind.SWITCH, False, "whether this score is on"),
+                Argument("enable", Kind.SWITCH, False, "whether this score is enabled"),
                 Argument("resources", Kind.NAMES, "", "the scarce resources"),
                 Argument("weight", Kind.WHOLE, 1, "weight of this score"),
                 Argument(

@@ -68,7 +68,7 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level is the demand that deserved shares cover but that queues do not have allocated.
+        The level is the demand within deserved shares that is not allocated.
         """
         queues = problem.queues
         requested = queues.summed_up(queues.requested)

@@ -42,7 +42,10 @@ def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) 
 
 
 _HALF_LIFE = Argument(
-    HALF_LIFE, Kind.DURATION, "", "past usage of queues counts, with this half-life"
+    HALF_LIFE,
+    Kind.DURATION,
+    "",
+    "half-life of past usage, which counts toward the shares of queues",
 )
 
 
@@ -92,7 +95,7 @@ CAPACITY = Plugin(
     (
         _HALF_LIFE,
         Argument(
-            "ancestorReclaimLevel", Kind.WHOLE, 0, "levels of ancestors that count in reclaim"
+            "ancestorReclaimLevel", Kind.WHOLE, 0, "number of ancestor levels that reclaim checks"
         ),
         Argument(
             "capacity.DynamicResourceAllocationEnable",

@@ -82,10 +82,10 @@ class Entitlements(Rule):
             at, name = int(above[i]), problem.resources[r]
             return Reason(
                 ReasonCode.DESERVED,
-                f"queue {queues.names[at]} reclaims {name} up to "
-                f"{amount_text(name, int(most[at, r]))}, "
-                f"{amount_text(name, int(used[at, r]))} are in use, "
-                f"{amount_text(name, int(requested[r]))} are requested",
+                f"queue {queues.names[at]} may reclaim {name} up to "
+                f"{amount_text(name, int(most[at, r]))} "
+                f"(in use: {amount_text(name, int(used[at, r]))}, "
+                f"requested: {amount_text(name, int(requested[r]))})",
             )
         return None
 

@@ -167,7 +167,7 @@ class Proportion(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level is the demand that deserved shares cover but that queues do not have allocated.
+        The level is the demand within deserved shares that is not allocated.
         """
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)

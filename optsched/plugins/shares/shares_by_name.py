@@ -262,7 +262,7 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the remaining total, the sum of weights, and the queues that no bound binds.
+    """Return the remaining total, the sum of weights, and the queues whose bounds do not bind.
 
     The remaining total is divided by weight among these queues. Each round divides the current
     remaining total. Floors bind if the total shortage below floors is at least the total excess

@@ -105,7 +105,7 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Numbers depend on the tasks' volumes of limited drivers."""
+        """See `VictimRelevance`. Tasks with equal volumes of limited drivers get equal numbers."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None

@@ -1,4 +1,4 @@
-"""Volumes: a task runs only on nodes from which its claims are or can be bound to volumes.
+"""Volumes: a task runs only on nodes where its claims are, or can be, bound to usable volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.

@@ -44,7 +44,7 @@ class Spread(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         shapes = dict.fromkeys(p.task.shape for p in world.placements)
-        # Eligible nodes depend on the task shape and the policies of the term only.
+        # Eligible nodes depend only on the task's `TaskShape` and the term's policies.
         known: dict[tuple[TaskShape, bool, bool], dict[str, Node]] = {}
         for shape, term in ((s, term) for s in shapes for term in s.spread if term.required):
             policies = shape, term.honour_taints, term.honour_affinity

@@ -214,7 +214,7 @@ def test_pods_are_created_as_the_service_votes(solver) -> None:
     assert [a.gang for a in report.plan.actions] == ["ns/b"]
     assert str(report.plan.pending.get("ns/a", "")) in (
         "",
-        "RefusedByPlugin: the extender does not let its pods be created",
+        "RefusedByPlugin: the extender does not allow its pods to be created",
     )
     assert service.verbs() == ["jobEnqueueable", "jobEnqueueable", "jobEnqueued"]
 
@@ -235,7 +235,7 @@ def test_a_gang_that_is_not_ready_does_not_start() -> None:
         report = decide(snapshot, policy_for(service.url, "jobReady"))
     assert list(report.plan.binds) == ["ns/b-w-0"]
     assert str(report.plan.pending["ns/a"]) == (
-        "RefusedByPlugin: the extender does not let it start"
+        "RefusedByPlugin: the extender does not allow it to start"
     )
     assert {(b["job"]["Name"], b["job"]["Placed"]) for _, b in service.asked} == {
         ("a", 2),
@@ -472,7 +472,7 @@ def test_a_recorded_session_is_repeated_without_the_service(solver) -> None:
     assert again.trace.answers == live.trace.answers
     forgotten = run_session(taken, policy, around)
     assert forgotten.plan.binds == {}
-    assert "no answer has been recorded" in str(forgotten.plan.pending["ns/a"])
+    assert "no reply has been recorded" in str(forgotten.plan.pending["ns/a"])
 
 
 # --- TLS -----------------------------------------------------------------------------------------
