@@ -1,8 +1,8 @@
 """Account for the GPU and CPU time that queues and users held, in exact integers.
 
 The unit is the GPU-microsecond: one thousandth of a GPU for one millisecond. A GPU-hour is 3 600
-000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths of a GPU that the pod
-requests. Usage during the warm-up and after the last recorded instant is not counted.
+000 000 GPU-microseconds. For a pod with a GPU share, the requested thousandths of a GPU are
+charged. Usage during the warm-up and after the last recorded instant is not counted.
 """
 
 from __future__ import annotations
@@ -49,19 +49,18 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The resource usage of a user in a queue, or of several users.
+    """The resource usage of a user in a queue, or of several users or queues in total.
 
     GPU usage is in GPU-microseconds.
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # GPU usage of pods, from their binding to their departure from the node.
-    # The part of `held` before the minimum number of the gang's pods ran. Crater does not bill this
-    # usage.
+    held: int = 0  # GPU usage of pods, from when they are bound until they leave the node.
+    # The part of `held` before the gang's minimum number of pods ran. Crater does not bill it.
     idle: int = 0
-    # The part of `held` for work that evictions and moves lost, plus the usage of terminating pods.
+    # The part of `held` whose work was lost in evictions and moves, plus that of terminating pods.
     evicted: int = 0
-    failed: int = 0  # The part of `held` for work that node failures lost.
+    failed: int = 0  # The part of `held` whose work was lost in node failures.
     cpu_held: int = 0  # CPU usage, in thousandths of a CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -69,13 +68,13 @@ class Amounts:
 
     @property
     def useful(self) -> int:
-        """GPU usage that was neither idle nor lost, in GPU-microseconds."""
+        """The GPU usage that was neither idle nor lost, in GPU-microseconds."""
         return self.held - self.idle - self.evicted - self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The charge of one user in one queue; `user` is empty for gangs that name no user."""
+    """The charge to one user in one queue; `user` is empty for gangs that name no user."""
 
     queue: str
     user: str
@@ -90,17 +89,17 @@ class Chargeback:
 
     @property
     def total(self) -> Amounts:
-        """Sum of all charges."""
+        """The sum of all charges."""
         return sum((c.amounts for c in self.charges), Amounts())
 
     @property
     def by_queue(self) -> dict[str, Amounts]:
-        """Amounts by queue, in name order."""
+        """The amounts per queue, sorted by queue name."""
         return self._sum_by(lambda c: c.queue)
 
     @property
     def by_user(self) -> dict[str, Amounts]:
-        """Amounts by user, in name order."""
+        """The amounts per user, sorted by user name."""
         return self._sum_by(lambda c: c.user)
 
     def _sum_by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
@@ -111,7 +110,7 @@ class Chargeback:
         return dict(sorted(found.items()))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the charges as JSON: by queue and user, by queue, by user, and in total."""
+        """Return the charges as JSON: per queue and user, per queue, per user, and in total."""
         return {
             "unit": UNIT,
             "gpu_hour": HOUR_US,
@@ -153,7 +152,7 @@ HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.va
 
 
 def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
-    """Return the sum of several chargebacks, per queue and user."""
+    """Add up several chargebacks, per queue and user."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
         for charge in each.charges:
@@ -162,12 +161,12 @@ def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
 
 
 def as_numbers(found: Amounts) -> dict[str, int]:
-    """Return the amounts by column name, which includes the unit."""
+    """Return the amounts keyed by column name, which includes the unit."""
     return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
 
 
 def of_json(found: Mapping[str, Any]) -> Chargeback:
-    """Return the charges from the JSON of `Chargeback.as_json`."""
+    """Parse charges from the JSON of `Chargeback.as_json`."""
     return Chargeback(
         tuple(
             Charge(c["queue"], c["user"], Amounts(**{k: c[v] for k, v in _COLUMNS.items()}))
@@ -177,7 +176,7 @@ def of_json(found: Mapping[str, Any]) -> Chargeback:
 
 
 def hours_text(held_us: int, digits: int = 6) -> str:
-    """Return GPU-microseconds as text in GPU-hours with `digits` decimals, rounded half up."""
+    """Format GPU-microseconds as GPU-hours with `digits` decimals, rounded half up."""
     scale = 10**digits
     whole, part = divmod((2 * held_us * scale + HOUR_US) // (2 * HOUR_US), scale)
     return f"{whole}.{part:0{digits}d}"
@@ -186,10 +185,9 @@ def hours_text(held_us: int, digits: int = 6) -> str:
 def user_of(gang: Gang) -> str:
     """Return the user who is charged for a gang; an empty string if the gang names no user.
 
-    The user is the value of the gang's annotation `optsched.io/user`. Trace readers set the
-    annotation from the user column of a trace. Without the annotation, the user is the value of the
-    first pod label `optsched.io/user`, or else of the first pod label `crater.raids.io/task-user`,
-    which Crater sets.
+    The user is the value of the gang's annotation `optsched.io/user`, which trace readers set from
+    the trace's user column. If it is missing, the first pod label `optsched.io/user` is used, or
+    else the first pod label `crater.raids.io/task-user`, which Crater sets.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -209,16 +207,16 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The GPU and CPU capacity that a task holds on a node since `since_ms`, in thousandths."""
+    """The GPU and CPU capacity that a task has held on a node since `since_ms`, in thousandths."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle usage.
+        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle.
 
-        `ran_ms` is the time when the minimum number of the gang's tasks began to run, or None while
+        `ran_ms` is the time at which the gang's minimum number of tasks was running, or None if
         fewer tasks run.
         """
         held_ms = max(until_ms - self.since_ms, 0)
@@ -228,15 +226,15 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """Return the task's GPU usage between two instants, in GPU-microseconds."""
+        """Return the task's GPU usage in a time interval, in GPU-microseconds."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang that has arrived, with the requests and the usage of its tasks.
+    """A gang that has arrived, with the requests and usage of its tasks.
 
-    `since_ms` is the start of the current run, or None while the gang does not run.
+    `since_ms` is the start of the current run, or None if the gang does not run.
     """
 
     payer: tuple[str, str]
@@ -247,7 +245,7 @@ class _Job:
 
 
 class Charging:
-    """An accumulator that updates the charges event by event."""
+    """Accumulates the charges of a replay, event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms
@@ -275,7 +273,8 @@ class Charging:
             case Bind():
                 self._begin_usage(self._jobs[event.job], event.places)
             case Move():
-                # Moved tasks restart on another node; the gang resumes from its last checkpoint.
+                # Moved tasks restart on another node, and the gang resumes from its last
+                # checkpoint.
                 job = self._jobs[event.job]
                 self._charge_lost_work(job, event.lost_ms, "")
                 self._end_usage(job, [place.task for place in event.places])
@@ -297,7 +296,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges until `until_ms` or the last event, including running tasks."""
+        """Return all charges up to `until_ms` or the last event; running tasks are included."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -309,7 +308,7 @@ class Charging:
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
     def _begin_usage(self, job: _Job, places: Iterable[Place]) -> None:
-        """Begin to charge tasks for the capacity of their places."""
+        """Start to charge tasks for the capacity that they hold on their nodes."""
         since_ms = max(self._now_ms, self._from_ms)
         for place in places:
             shape = job.shapes[place.task]
@@ -317,7 +316,7 @@ class Charging:
             job.usages[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _end_usage(self, job: _Job, tasks: Iterable[str]) -> None:
-        """Charge tasks up to now, and end their usage."""
+        """Charge tasks for their usage until now, and stop charging them."""
         held = (job.usages.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 
@@ -331,7 +330,7 @@ class Charging:
             self._staying.append((job.payer, usage, self._now_ms + job.grace_ms))
 
     def _charge_lost_work(self, job: _Job, lost_ms: int, cause: str) -> None:
-        """Charge the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
+        """Count the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
         from_ms = self._now_ms - lost_ms
         lost = sum(usage.lost(from_ms, self._now_ms) for usage in job.usages.values())
         self._found[job.payer] += Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
@@ -343,14 +342,14 @@ class Charging:
 def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod holds its requests from its binding until the first snapshot in which the pod has left its
-    node. For a pod bound before the first snapshot, charging begins with that snapshot.
+    A pod is charged from when it is bound until the first snapshot in which it has left its node.
+    If it was bound before the first snapshot, charging starts with that snapshot.
 
     A running gang counts as evicted if the next snapshot has fewer running pods than the gang's
-    minimum. The gang counts as failed if the node of a lost pod is missing or not ready. The lost
-    work is the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`),
-    or since the start of the gang if there is no later checkpoint. More frequent snapshots make the
-    charges more accurate.
+    minimum, or as failed if the node of a lost pod is also missing or not ready. The lost work is
+    the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`), or since
+    the start of the gang if there is no later checkpoint. More frequent snapshots make the charges
+    more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _RecordedGang] = {}
@@ -361,7 +360,7 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
             each.observe(snapshot.gang_by_key.get(key), snapshot)
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in watched.values():
-        # Charge the tasks that still run at the last snapshot.
+        # Charge the tasks that still run in the last snapshot.
         held = (
             usage.amounts_until(snapshots[-1].taken_ms, each.ran_ms)
             for _, usage in each.usages.values()
@@ -374,8 +373,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
 class _RecordedGang:
     """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is the time since which the gang's minimum number of pods has run, or None while fewer
-    pods run.
+    `ran_ms` is the time since which at least the gang's minimum number of pods has run, or None if
+    fewer pods run.
     """
 
     payer: tuple[str, str]
@@ -385,7 +384,7 @@ class _RecordedGang:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the next snapshot; `gang` is None if the snapshot does not contain the gang."""
+        """Process the next snapshot; `gang` is None if it does not contain the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}

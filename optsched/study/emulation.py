@@ -1,13 +1,13 @@
-"""An emulated cluster in memory, and the gang experiment on this cluster.
+"""An emulated in-memory cluster, and the gang scheduling experiment.
 
-The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the
-interface of a real cluster, so the same scenarios run on emulated and real clusters. Time in the
-emulated cluster passes only in calls of `advance`.
+The cluster consists of objects, a scheduler and emulated nodes. It has the same interface as a real
+cluster, so the same scenarios run on both. Time in the emulated cluster passes only in calls of
+`advance`.
 
-The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers of 1 CPU
-and 4 workers of 2 CPU, 10 CPU in total. A job makes progress only while all six tasks run. On 4
-nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano (2019) report the experiment
-for 1, 2 and 5 jobs: without gang scheduling, several jobs block each other forever.
+The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
+CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all six tasks run.
+On 4 nodes with 4 CPUs, one job fits at a time. Slides by kube-batch and Volcano (2019) report the
+experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 class EmulatedCluster:
     """An in-memory cluster of Kubernetes objects, in which sessions schedule the pods.
 
-    `now_ms` is the current time of the cluster in milliseconds. `last_plan` is the plan of the last
+    `now_ms` is the current cluster time in milliseconds. `last_plan` is the plan of the last
     session, or None before the first session.
     """
 
@@ -59,7 +59,7 @@ class EmulatedCluster:
         self._usage = UsageKeeper()
 
     def apply(self, manifests: Iterable[Mapping[str, Any]]) -> None:
-        """Create objects, or replace existing objects with the same key."""
+        """Create objects, or replace existing objects with the same kind and key."""
         for manifest in manifests:
             obj = {**manifest, "metadata": {**manifest["metadata"]}}
             obj["metadata"].setdefault("creationTimestamp", time_text(self.now_ms))
@@ -82,7 +82,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, end the pods annotated as complete or failed, and run a session."""
+        """Advance the time, finish pods annotated as complete or failed, and run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})
@@ -119,7 +119,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""While some CPU is idle, jobs are reported as stuck after this multiple of `quiet_seconds`."""
+"""If some CPU is idle, jobs are reported as stuck only after this multiple of `quiet_seconds`."""
 
 
 class Stage(Protocol):
@@ -129,21 +129,21 @@ class Stage(Protocol):
         """Create objects."""
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
-        """Return the pods of the experiment."""
+        """Return the experiment's pods."""
 
     def complete(self, names: Sequence[str]) -> None:
         """Make the named pods succeed."""
 
     def clear(self) -> None:
-        """Delete all pods and PodGroups of the experiment, and wait for the end of the deletion."""
+        """Delete the experiment's pods and PodGroups, and wait until they are deleted."""
 
     def advance(self) -> float:
-        """Advance the time of the cluster by one step; return a monotonic time in seconds."""
+        """Advance the cluster time by one step; return a monotonic time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The state of a job: running tasks, succeeded tasks and CPUs held."""
+    """The state of a job: numbers of running tasks, succeeded tasks and allocated CPUs."""
 
     running: int = 0
     succeeded: int = 0
@@ -160,15 +160,15 @@ class Progress:
     """The state of the experiment at one instant."""
 
     seconds: float  # Seconds since the jobs were created.
-    jobs: Mapping[str, JobState]  # State of each job by name.
-    # Time of completion of each completed job, in seconds since the start.
+    jobs: Mapping[str, JobState]  # State of each job, keyed by name.
+    # Time at which each completed job completed, in seconds since the start.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # True if the jobs are deadlocked: no job runs all its tasks, and no job state has changed for a
-    # long time.
+    # True if the jobs are deadlocked: no job has all its tasks running, and no job state has
+    # changed for a long time.
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
-        """Return a sentence with the number of deadlocked jobs and the number of held CPUs."""
+        """Return a message with the number of deadlocked jobs and of CPUs that they hold."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
         return (
@@ -179,7 +179,7 @@ class Progress:
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
     """Return a PodGroup per job, then the pods of all jobs in interleaved order.
 
-    Controllers that work in parallel create pods in such an order.
+    Controllers that create pods in parallel produce a similar order.
     """
     groups: list[dict[str, Any]] = [
         {
@@ -237,14 +237,14 @@ def play(
     num_jobs
         Number of jobs created together.
     min_member
-        Minimum number of tasks of a job that start together. With 6, a job is a gang; with 1, its
+        Minimum number of a job's tasks that start together. With 6, a job is a gang; with 1, its
         tasks start independently.
     num_cpus
-        Total number of CPUs of all nodes.
+        Total number of CPUs in the cluster.
     run_seconds
-        Time that a job must run with all its tasks before the job completes.
+        Time for which all tasks of a job must run before it completes.
     quiet_seconds
-        Time without change after which jobs that hold all CPUs are reported as stuck.
+        Time without any change after which jobs that hold all CPUs are reported as stuck.
 
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
@@ -278,7 +278,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While a CPU is idle, the scheduler may be slow instead of deadlocked: wait longer.
+        # If a CPU is idle, the scheduler may only be slow: wait longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         are_complete = all(state.is_complete for state in states.values())

@@ -1,12 +1,12 @@
 """Define the metrics by which models are compared, and test paired differences of metrics.
 
-Two tests apply to each metric. A difference is significant only if both tests agree:
+A difference in a metric is significant only if both of these tests agree:
 
 - The simultaneous confidence interval (Student's t with Bonferroni correction) excludes zero.
-- The sign-flip test rejects the null hypothesis. Under this hypothesis the two models of a pair are
-  exchangeable, so the test flips the signs of all differences of a pair together. The test
-  statistic is the maximum standardised sum over all metrics. The maximum corrects for the number of
-  metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
+- The sign-flip test rejects the null hypothesis that the two models of a pair are exchangeable. The
+  test flips the signs of all metric differences of a pair together. The test statistic is the
+  maximum standardised sum over all metrics, which corrects for the number of metrics (Westfall and
+  Young, Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNKNOWN: Final = "–"
 
 
 def value_text(figure: Figure, value: float | None) -> str:
-    """Return the value of a metric as text with its unit."""
+    """Format the value of a metric with its unit."""
     if value is None:
         return UNKNOWN
     if figure.unit == "s":
@@ -39,7 +39,7 @@ def value_text(figure: Figure, value: float | None) -> str:
 
 
 def signed_text(figure: Figure, value: float | None) -> str:
-    """Return a difference as text with a sign, or without a sign if the text is zero."""
+    """Format a difference with its sign, or without a sign if it rounds to zero."""
     if value is None:
         return UNKNOWN
     size = value_text(figure, abs(value))
@@ -49,7 +49,7 @@ def signed_text(figure: Figure, value: float | None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration with about three digits: 0.9s, 12.5s, 1h30m, 3d04h."""
+    """Format a duration with about three digits: 0.9s, 12.5s, 1h30m, 3d04h."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes = round(seconds / 60)
@@ -66,10 +66,10 @@ class Figure:
     """A metric by which models are compared."""
 
     name: str  # Column name in tables and files.
-    path: tuple[str, ...]  # Keys that lead to the metric in the JSON of a result.
-    unit: str = ""  # Unit: `s`, `part` (a fraction of one), `hours`, or empty without a unit.
+    path: tuple[str, ...]  # Keys under which the metric is found in a result's JSON.
+    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty if there is no unit.
     is_better_low: bool | None = True  # None if neither direction is better.
-    # True for a wall-clock time, whose differences are never called better or worse.
+    # True for wall-clock times, whose differences are never called better or worse.
     is_timed: bool = False
 
     @property
@@ -78,7 +78,7 @@ class Figure:
         return self.is_better_low is not None and not self.is_timed
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the metric's value in a replay, or None if the metric was not measured."""
+        """Return the metric's value in a replay, or None if it was not measured."""
         found: Any = metrics
         for step in self.path:
             found = None if found is None else found[step]
@@ -116,11 +116,11 @@ SHOWN: Final = (
     *("finished", "JCT mean", "JCT p95", "queueing mean", "makespan", "allocation"),
     *("fragmentation", "DRF distance", "ρ worst", "preemptions", "lost"),
 )
-"""Names of the metrics that the terminal output shows."""
+"""Names of the metrics that are printed to the terminal."""
 
 
 FLIPS: Final = 4_000
-"""Number of random sign flips if the pairs are too many to enumerate all sign flips."""
+"""Number of random sign flips if there are too many pairs to enumerate all sign flips."""
 CONFIDENCE: Final = 0.95
 _ALL_FLIPS_UP_TO: Final = 13
 _ROUNDING: Final = 1e-12
@@ -128,27 +128,27 @@ _ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of paired differences, with its interval and p-value."""
+    """The mean of paired differences, with its confidence interval and p-value."""
 
     mean: float
-    # Ends of the simultaneous confidence interval, or None with fewer pairs than `least_pairs`.
+    # Ends of the simultaneous confidence interval; None if there are fewer than `least_pairs`.
     low: float | None
     high: float | None
-    pairs: int  # Number of pairs that have a value.
-    # The p-value of the sign-flip test, corrected for the number of metrics and models. The p-value
-    # is None with fewer pairs than `least_pairs`.
+    pairs: int  # Number of pairs in which the metric was measured.
+    # The p-value of the sign-flip test, corrected for the number of metrics and models; None if
+    # there are fewer than `least_pairs`.
     p_value: float | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether both tests agree that the difference is not zero."""
+        """Whether the difference is significant, which means that both tests agree."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
 
 
 def least_pairs(num_models: int = 1) -> int:
-    """Return the minimum number of pairs with which the sign-flip test can reject.
+    """Return the minimum number of pairs with which the sign-flip test can be significant.
 
     `num_models` is the number of models that are compared with the first model. The minimum is 6
     pairs for one model and 7 pairs for two or three models.
@@ -162,13 +162,13 @@ def least_pairs(num_models: int = 1) -> int:
 def paired_differences(
     differences: Sequence[Sequence[float | None]], num_models: int = 1, seed: int = 0
 ) -> list[Difference | None]:
-    """Return mean, interval and corrected p-value of each metric, or None if no pair has a value.
+    """Return mean, interval and corrected p-value of each metric; None if it was never measured.
 
     `differences` has one row per metric and one column per pair of replays. Each difference is the
-    value of a model minus the value of the first model, or None if a value was not measured.
+    value under a model minus the value under the first model, or None if one was not measured.
     `num_models` is the number of models that are compared with the first model. The family-wise
-    error rate over all metrics and models is at most 5 %. `seed` is the seed of the random sign
-    flips. The same seed gives the same p-values.
+    error rate over all metrics and models is at most 5 %. `seed` determines the random sign flips
+    and thus the p-values.
     """
     if not differences:
         return []
@@ -180,7 +180,7 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # The p-value is the fraction of sign flips whose maximum is at least the observed sum.
+        # The p-value is the fraction of sign flips with a maximum of at least the observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -193,7 +193,7 @@ def paired_differences(
     is_known = ~np.isnan(table)
     apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (num_pairs - 1))
-    # Equal differences have zero spread; without this test, rounding errors could hide the zero.
+    # If all differences are equal, set the spread to exactly zero despite rounding errors.
     most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
     largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
@@ -217,10 +217,10 @@ def paired_differences(
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
     """Return the sign flips as a matrix of ±1, with one row per flip and one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
-        # The first sign is fixed, because flipping all signs changes no absolute value.
+        # Fix the first sign: flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # The observed signs are one of the sign flips, so no p-value is zero.
+    # Include the observed signs as one of the flips; otherwise a p-value could be zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

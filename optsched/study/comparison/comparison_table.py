@@ -1,4 +1,4 @@
-"""The results of a grid of replays: metrics by cell, means by model, and paired differences."""
+"""The results of a grid of replays: metrics per cell, means per model, and paired differences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FINISHED: Final = ("finished",)
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The result of one cell of a grid."""
+    """The result of one grid cell."""
 
     model: str
     trace: str
@@ -40,26 +40,27 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed; replays of two models with the same trace and seed form a pair."""
+        """The trace and seed; replays with the same trace and seed under two models are a pair."""
         return self.trace, self.seed
 
     @cached_property
     def jobs(self) -> dict[str, JobTimes] | None:
-        """Times of the jobs by name, or None if the result lists no jobs."""
+        """The job times, keyed by job name, or None if the result lists no jobs."""
         found = self.result.get("jobs")
         return None if found is None else read_job_times(found)
 
     @cached_property
     def finished(self) -> frozenset[str]:
-        """Names of the jobs that finished; empty if the result lists no jobs."""
+        """The names of the finished jobs; empty if the result lists no jobs."""
         jobs = (self.jobs or {}).items()
         return frozenset(name for name, job in jobs if job.ended_ms is not None)
 
     @property
     def identity_of_finished(self) -> object:
-        """The finished jobs: their names, or their number if the result lists no jobs.
+        """A value that is equal for two replays if the same jobs finished in both.
 
-        The unfinished jobs of the warm-up also belong to the identity.
+        It contains the names of the finished jobs, or their number if the result lists no jobs, and
+        the jobs that arrived during the warm-up and did not finish.
         """
         finished = self.result["metrics"]["finished"] if self.jobs is None else self.finished
         return finished, frozenset(self.result.get("unfinished_of_warm_up", ()))
@@ -71,7 +72,7 @@ class Comparison:
 
     models: Sequence[str]  # Model names in grid order; the first model is the baseline.
     rows: Sequence[Row]  # One result per model, trace and seed, in grid order.
-    failures: Mapping[str, str]  # Error message by cell, for cells that could not be replayed.
+    failures: Mapping[str, str]  # Error messages of failed replays, keyed by cell name.
     is_complete: bool
 
     @classmethod
@@ -81,7 +82,7 @@ class Comparison:
         results: Mapping[str, Mapping[str, Any]],
         failures: Mapping[str, str],
     ) -> Self:
-        """Return the comparison of a grid from results by cell key and failures by cell name."""
+        """Build a comparison; `results` are keyed by cell key, `failures` by cell name."""
         rows = [
             Row(cell.model, cell.trace, cell.seed, results[cell.key])
             for cell in cells
@@ -92,19 +93,19 @@ class Comparison:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return the comparison from the JSON of `as_json`."""
+        """Build a comparison from the JSON that `as_json` returned."""
         rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
         models = tuple(m["name"] for m in found["models"])
         return cls(models, rows, found["failures"], found["complete"])
 
     @property
     def least_pairs(self) -> int:
-        """Minimum number of distinct traces that are needed to call a model better or worse."""
+        """Minimum number of distinct traces for which a model can be called better or worse."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
     def _finished(self) -> Mapping[tuple[str, int], list[frozenset[str]]]:
-        """The jobs that finished under each model, by trace and seed."""
+        """The jobs that finished under each model, keyed by (trace, seed)."""
         found: dict[tuple[str, int], list[frozenset[str]]] = {}
         for row in self.rows:
             if row.jobs is not None:
@@ -113,7 +114,7 @@ class Comparison:
 
     @cached_property
     def common(self) -> Mapping[tuple[str, int], frozenset[str]]:
-        """The jobs that finished under every model, by trace and seed."""
+        """The jobs that finished under all models, keyed by (trace, seed)."""
         return {replay: frozenset.intersection(*each) for replay, each in self._finished.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
@@ -132,10 +133,10 @@ class Comparison:
 
     @cached_property
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
-        """Pairs of time metrics: of the first model, and of the model, trace and seed of the key.
+        """The time metrics under the first model and under another, keyed by (model, trace, seed).
 
-        The metrics cover the jobs that both models finished. The difference of two models therefore
-        does not depend on the other models of the comparison.
+        The metrics cover the jobs that finished under both models. The difference between two
+        models therefore does not depend on the other models in the comparison.
         """
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found = {}
@@ -151,7 +152,7 @@ class Comparison:
         return found
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return the jobs that finished only under other models, by trace and seed."""
+        """Return the jobs that finished only under other models, keyed by (trace, seed)."""
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
@@ -161,23 +162,23 @@ class Comparison:
         }
 
     def reasons(self, model: str) -> list[UnfinishedReason]:
-        """Return the reasons for unfinished gangs under a model, the most frequent reason first."""
+        """Return the reasons why gangs did not finish under a model, the most frequent first."""
         return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
-        """Return whether a model and the first model finished the same jobs in every replay."""
+        """Return whether the same jobs finished under a model and the first in every replay."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return the mean of a metric over the replays of a model that measured the metric."""
+        """Return the mean of a metric over those replays under a model that measured it."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the mean paired difference to the first model, or None if no pair has a value.
+        """Return the mean paired difference to the first model, or None if it was not measured.
 
         Replays of one trace with several solver seeds are averaged into one pair, because they are
         not independent samples.
@@ -185,9 +186,9 @@ class Comparison:
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Return the verdict `better` or `worse`, or an empty string if the difference is unclear.
+        """Return `better` or `worse`, or an empty string if the difference is not significant.
 
-        If the two models finished different jobs, only the number of finished jobs is compared.
+        If different jobs finished under the two models, only the metric `finished` has a verdict.
         """
         found = self.difference(model, figure)
         if found is None or not found.is_clear or not figure.is_judged:
@@ -198,7 +199,7 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """The reasons, as clauses without a full stop, why no model is called better or worse."""
+        """Why models are not called better or worse, as clauses without a full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:
@@ -229,7 +230,7 @@ class Comparison:
         return found
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
-        """Return the pairs of replays of the first model and another model, grouped by trace."""
+        """Return the pairs of replays under the first and another model, grouped by trace."""
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found: dict[object, list[tuple[Row, Row]]] = {}
         for row in self.rows:
@@ -239,7 +240,7 @@ class Comparison:
         return list(found.values())
 
     def _mean_difference(self, figure: Figure, pairs: Sequence[tuple[Row, Row]]) -> float | None:
-        """Return the mean difference of a metric over pairs of replays.
+        """Return the mean difference in a metric over pairs of replays.
 
         Time metrics cover the jobs that finished in both replays of a pair.
         """
@@ -296,19 +297,19 @@ class Comparison:
         }
 
     def charges(self, model: str) -> Chargeback:
-        """Return the charges of queues and users under a model, summed over the model's replays."""
+        """Return the charges per queue and user under a model, summed over its replays."""
         rows = (row for row in self.rows if row.model == model)
         return sum_chargebacks(of_json(row.result["gpu_hours"]) for row in rows)
 
     def gpu_hours_as_csv(self) -> str:
-        """Return the charges as CSV with one line per cell, queue and user."""
+        """Return the charges as CSV, with one line per cell, queue and user."""
         lines = (
             (row, line) for row in self.rows for line in of_json(row.result["gpu_hours"]).lines
         )
         return _as_csv(HEADER, lines)
 
     def as_csv(self) -> str:
-        """Return the metrics as CSV with a line per cell; unmeasured metrics are empty."""
+        """Return the metrics as CSV, with one line per cell; unmeasured metrics are empty."""
         columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
         values = ((row, (self.value(row, figure) for figure in FIGURES)) for row in self.rows)
         lines = ((row, ["" if v is None else f"{v:.9g}" for v in each]) for row, each in values)

@@ -1,8 +1,8 @@
 """Executors that replay the cells of a grid: this process, worker processes or a Dask cluster.
 
-Dask sends pickled code between processes, so any client that reaches a Dask scheduler can run code
-on its workers. Local clusters of this module listen on the loopback interface only; a remote
-cluster is reached over TLS only.
+Dask sends pickled code between processes: any client that reaches a Dask scheduler can run code on
+its workers. Local clusters therefore listen only on the loopback interface, and remote clusters
+require TLS.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or use --workers 0"
 CONNECT_S = 10
 WORKERS_S = 60
-"""Time limit in seconds for the first worker of a cluster to connect."""
+"""Time in seconds within which the first worker of a cluster must connect."""
 
 
 class ExecutorError(Exception):
-    """Raised if an executor cannot be used; the message names the cause and a remedy."""
+    """Raised if an executor cannot be used; the message states the cause and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Place(Protocol):
     """An executor that runs cells in any order."""
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """Yield the result or error of each cell once, as soon as the cell finishes."""
+        """Replay the cells; yield each cell's result or error as soon as it is available."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """Raised if a worker runs another version of optsched, which could decide differently."""
+    """Raised if a worker runs another optsched version, which could compute other plans."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
-    """Replay a cell on a worker; raise VersionError if the worker has another version."""
+    """Replay a cell on a worker; raise VersionError if the worker's version is not `wanted`."""
     if wanted != __version__:
         raise VersionError(
             f"this worker has optsched {__version__}, the client has {wanted}: install the same"
@@ -112,7 +112,7 @@ def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The CA certificate, client certificate and client key for TLS with a Dask scheduler."""
+    """The paths of the CA certificate, client certificate and client key for TLS."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -126,7 +126,7 @@ class Tls:
 
 @contextmanager
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
-    """Yield an executor with local single-threaded workers, on the loopback interface only.
+    """Start single-threaded workers on the loopback interface, and yield their executor.
 
     Raises `ExecutorError` if Dask is not installed or the worker processes do not start.
     """
@@ -152,10 +152,10 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 
 @contextmanager
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
-    """Yield an executor that runs cells on the workers of a Dask scheduler.
+    """Connect to a Dask scheduler, and yield an executor that uses its workers.
 
-    Raises `ExecutorError` if Dask is not installed, the address is invalid, or no scheduler
-    answers. Raises `ExecutorError` also for a connection to another host without TLS.
+    Raises `ExecutorError` if Dask is not installed, the address is invalid, no scheduler answers,
+    or the scheduler is on another host and TLS is not used.
     """
     check_address(address, tls)
     try:
@@ -195,8 +195,8 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 def _shake_hands(address: str, security: Security | None) -> None:
     """Check that a Dask scheduler answers; raise OSError, ValueError or TimeoutError if not.
 
-    `Client` waits forever for a server that accepts a connection and sends nothing. The check runs
-    in a thread, because the caller may have a running event loop.
+    `Client` would wait forever for a server that accepts a connection and sends nothing. The check
+    runs in a thread, because the caller may have a running event loop.
     """
     from distributed.comm import connect
 
@@ -225,7 +225,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
 
 
 def check_address(address: str, tls: Tls) -> None:
-    """Raise ExecutorError for an invalid address and for a remote address without TLS."""
+    """Raise ExecutorError if an address is invalid, or is remote and lacks TLS."""
     parts = urlsplit(address)
     try:
         is_whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port

@@ -1,4 +1,4 @@
-"""A grid of independent replays (models × traces × seeds), and the outcomes of their jobs."""
+"""A grid of independent replays (models × traces × seeds), and the results of their jobs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 
 def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Return the times of jobs as JSON, with one list per field of `JobTimes`."""
+    """Return the job times as JSON, with one list per field of `JobTimes`."""
     every = list(jobs)
     return {name: [getattr(job, name) for job in every] for name in _COLUMNS}
 
 
 def read_job_times(found: Mapping[str, Sequence[Any]]) -> dict[str, JobTimes]:
-    """Return the times of jobs by name, from the JSON of `columns_of`."""
+    """Return the job times in the JSON of `columns_of`, keyed by job name."""
     rows = zip(*(found[name] for name in _COLUMNS), strict=True)
     return {job.name: job for job in (JobTimes(*row) for row in rows)}
 
 
 def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, Any]:
-    """Return the time metrics of `Metrics`, computed over the named jobs."""
+    """Compute the time metrics of `Metrics` over the jobs in `names`."""
     found = [job for job in jobs if job.name in names]
     jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
     queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]
@@ -68,16 +68,16 @@ def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, 
 class UnfinishedReason:
     """A reason why gangs did not finish, with the number of gangs and an example."""
 
-    code: str  # Reason code of a pending gang in a plan, or `Running`.
-    num_gangs: int  # Number of gangs with this reason over all replays.
-    # Name of the gang that waited longest; `message` is the reason message of this gang.
+    code: str  # Reason code of a pending gang in a plan, or `Running` or `Undecided`.
+    num_gangs: int  # Number of gangs with this reason, over all replays.
+    # Name of the gang that waited longest; `message` is its reason message.
     example: str
     waited_ms: int  # Waiting time of the gang `example`.
     message: str
 
 
 def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the reasons why the gangs named in `counted` did not finish, as JSON."""
+    """Return as JSON why the gangs named in `counted` did not finish."""
     names, found = frozenset(counted), []
     for job in timeline.jobs:
         if job.key in names and job.done_ms is None:
@@ -97,7 +97,7 @@ def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any
 
 
 def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
-    """Return the reasons of several results, merged by code, the most frequent reason first."""
+    """Merge the reasons in several results by code; the most frequent reason comes first."""
     return _merge(
         UnfinishedReason(
             each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]
@@ -108,7 +108,7 @@ def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason
 
 
 def _merge(reasons: Iterable[UnfinishedReason]) -> list[UnfinishedReason]:
-    """Return one reason per code; its example is the gang that waited longest."""
+    """Merge reasons with the same code; the example is the gang that waited longest."""
     by_code: dict[str, list[UnfinishedReason]] = {}
     for one in reasons:
         by_code.setdefault(one.code, []).append(one)
@@ -127,12 +127,12 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with one result file per cell of a grid; no result is stored if `folder` is None."""
+    """A folder with one result file per grid cell; if `folder` is None, nothing is stored."""
 
     folder: Path | None
 
     def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
-        """Return the stored result of a cell, or None if the result is missing or incomplete."""
+        """Return the stored result of a cell, or None if it is missing or incomplete."""
         if self.folder is None:
             return None
         try:
@@ -143,7 +143,7 @@ class ResultFolder:
         return found if is_complete and found.keys() >= _PARTS else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Write the result of a cell atomically; an OSError leaves the previous file unchanged."""
+        """Write a cell's result atomically; on an OSError, the previous file stays unchanged."""
         if self.folder is None:
             return
         path = self.folder / CELLS / f"{cell.key}.json"
@@ -153,11 +153,11 @@ class ResultFolder:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cell of a grid: the replay of one trace under one model with one seed."""
+    """A grid cell: the replay of one trace under one model with one seed."""
 
     model: str
     trace: str  # Name of the trace as the user gave it.
-    seed: int  # Seed of a synthetic trace and of the solver.
+    seed: int  # Seed of the synthetic trace (if it is one) and of the solver.
     given: LoadedTrace
     policy: Policy
     options: Options
@@ -165,7 +165,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The digest of all inputs on which the result of the replay depends."""
+        """A digest of everything that determines the result of the replay."""
         options = self.options
         parts = [
             __version__,
@@ -180,7 +180,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of the cell in messages."""
+        """The name of the cell in messages."""
         return f"{self.model} on {self.trace}, seed {self.seed}"
 
     def played(self, clock: Clock) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return one cell per model, trace and seed, for traces that `read_traces` returned."""
+    """Return one cell per model, trace and seed; `given` are the traces from `read_traces`."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()
@@ -220,10 +220,10 @@ def cells_of(
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], LoadedTrace]:
-    """Return traces by source and seed; a trace that does not depend on the seed is read once.
+    """Read the traces; return them keyed by source and seed.
 
-    A synthetic source that names no seed is generated once for each seed.
-    Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
+    A synthetic source that names no seed is generated for each seed; every other trace is read
+    once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

@@ -1,4 +1,4 @@
-"""Model definitions as JSON, for results and for comparisons of models."""
+"""Model definitions as JSON, for results and for model comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def definition(policy: Policy) -> dict[str, Any]:
-    """Return a model as JSON; models with the same settings have equal JSON."""
+    """Return a model definition as JSON; models with equal settings give equal JSON."""
     budgets = policy.budgets
     return {
         "name": policy.name,
@@ -49,7 +49,7 @@ def definition(policy: Policy) -> dict[str, Any]:
 
 
 def flatten_definition(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return the JSON of a model as flat key-value pairs, in the order of the definition."""
+    """Flatten a model's JSON definition to key-value pairs, in the same order."""
     found = {"actions": ", ".join(model["actions"])}
     for number, tier in enumerate(model["tiers"], 1):
         for plugin in tier:

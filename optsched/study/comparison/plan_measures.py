@@ -1,4 +1,4 @@
-"""Measures of plans that can be compared between models, such as utilization and fairness."""
+"""Measures of plans, such as allocation and fairness, that can be compared between models."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 class PlanMeasures:
     """Measures of a plan; undefined measures are None."""
 
-    # `gangs` counts gangs with at least one bound pod; `pods` counts bound pods.
+    # Number of gangs of which at least one pod is bound, and number of bound pods.
     gangs: int
     pods: int
     nominated: int  # Number of nominated pods.
-    waiting: int  # Number of gangs with at least one waiting pod.
-    # `victims` counts pods that are evicted and not moved. `moved` counts pods that restart on
+    waiting: int  # Number of gangs with at least one pending pod.
+    # Number of pods that are evicted without being moved, and number of pods that are moved to
     # another node.
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
-    # Allocated fraction of all GPUs after the plan, or of all CPU in clusters without GPUs.
+    # Allocated fraction of all GPUs after the plan, or of all CPUs in clusters without GPUs.
     allocation: float | None
-    # FGD's fragmentation F after the plan (ATC 2023, §3), divided by the idle GPU capacity. The
-    # quotient is the fraction of idle GPU capacity that a typical pod of the instance cannot use.
-    # The quotient is None without idle GPUs.
+    # FGD's fragmentation F after the plan (ATC 2023, §3), divided by the idle GPU capacity: the
+    # fraction of idle GPU capacity that a typical pod of the instance cannot use. None if no GPU is
+    # idle.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
-    # requests (Jain et al. 1984, with the shares of Ghodsi et al., NSDI 2011).
+    # requests (Jain et al. 1984; dominant shares as in Ghodsi et al., NSDI 2011).
     jain: float | None
-    # The largest and the smallest dominant share of any queue, as a fraction of one. Neither share
-    # is divided by the weight of the queue.
+    # The largest and the smallest dominant share of any queue, as a fraction of one and not divided
+    # by the queue's weight.
     largest_share: float | None
     least_share: float | None
-    # `topology_tier` is the mean over gangs of the lowest HyperNode tier that contains the gang's
-    # bound pods. `cross_leaf_pairs` is the mean number of pod pairs in different leaf HyperNodes
-    # per gang. `topology_tier` and `cross_leaf_pairs` are None without HyperNodes.
+    # `topology_tier` is the lowest HyperNode tier that contains a gang's bound pods.
+    # `cross_leaf_pairs` is the number of pairs of a gang's pods in different leaf HyperNodes. Both
+    # are means over gangs, and None if there are no HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # Largest relative gap of any objective level; None if a level has no bound.
+    gap: float | None  # Largest relative gap of the objective levels; None if one has no bound.
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
-    """Return the measures of a plan for the snapshot from which the plan was made."""
+    """Return the measures of a plan; `snapshot` is the cluster for which it was computed."""
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)
@@ -95,7 +95,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
 
 
 class _After:
-    """The pods on each node, and the GPU accounting of ready nodes, after a plan is executed."""
+    """The state after a plan is executed: the pods per node, and the GPU usage of ready nodes."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
@@ -118,7 +118,7 @@ class _After:
                 book.allocate(task.shape, shares.get(task.key, task.shared_gpus))
 
     def shares(self) -> Mapping[str, float]:
-        """Return the dominant shares of queues with allocations or requests, by queue name."""
+        """Return the dominant share of each queue that has allocations or requests."""
         total = Counter[str]()
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
@@ -134,7 +134,7 @@ class _After:
         }
 
     def allocation(self) -> float | None:
-        """Return the allocated fraction of all GPUs, or of all CPU in clusters without GPUs."""
+        """Return the allocated fraction of all GPUs, or of all CPUs if there are no GPUs."""
         gpus = sum(gpus_of(self._nodes[name]) for name in self._gpu_books)
         if gpus:
             used = 0
@@ -147,7 +147,10 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """Return the fraction of idle GPUs that typical pods cannot use, or None if not defined."""
+        """Return the fraction of idle GPU capacity that typical pods cannot use.
+
+        Returns None if no GPU is idle or no gang has pods.
+        """
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         idle = sum(sum(book.free) for book in self._gpu_books.values())
         if not idle or not arrivals:

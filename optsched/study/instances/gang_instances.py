@@ -1,8 +1,8 @@
-"""Generate instances: gangs on equal nodes, gangs on partly used nodes, and gangs of unequal tasks.
+"""Generate instances: gangs on empty nodes, on partly allocated nodes, and with unequal tasks.
 
-`Chance` draws the same numbers in every version of Python and NumPy. `Chance` derives all draws
-from `random.Random.random`, which alone guarantees the same sequence for a seed in all versions of
-Python (library reference of `random`, "Notes on Reproducibility").
+`Chance` draws the same numbers in every version of Python and NumPy: it uses only
+`random.Random.random`, the one method that guarantees the same sequence for a seed in all versions
+of Python (library reference of `random`, "Notes on Reproducibility").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 class Chance:
-    """A random generator that gives the same numbers for a seed in all versions of Python."""
+    """A random number generator with the same results for a seed in all versions of Python."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
@@ -46,11 +46,11 @@ class Chance:
         return int(self._random.random() * number)
 
     def int_between(self, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`, inclusive."""
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """Return a random value, drawn with weights `parts`, or uniformly if `parts` is empty."""
+        """Return a random value; `parts` are the weights, or empty for equal weights."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -69,7 +69,7 @@ ASKED: Final = "asked"
 
 
 class _Case(NamedTuple):
-    """The requests of a gang that cannot start, and the expected reason."""
+    """A gang that cannot start, and the expected reason code."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -80,10 +80,10 @@ class _Case(NamedTuple):
 class Impossible:
     """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
-    # The reason why the gang cannot start: `node`, `cluster`, `ceiling`, `fragments`, `rack`,
-    # `label`, `apart` or `pairs`; see `instances/README.md`.
+    # Why the gang cannot start: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
+    # or `pairs`; see `instances/README.md`.
     case: str
-    nodes: int  # Number of nodes of 8 GPUs, with four nodes per rack.
+    nodes: int  # Number of nodes with 8 GPUs; a rack has four nodes.
 
     def __post_init__(self) -> None:
         if self.case not in CASES:
@@ -91,7 +91,7 @@ class Impossible:
 
     @property
     def pending(self) -> dict[str, str]:
-        """Expected reason code of the gang that cannot start, by gang key."""
+        """The expected reason code of the gang that cannot start, keyed by gang."""
         return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -156,12 +156,11 @@ MIB = 16_384
 class SharedGpus:
     """Gangs whose pods request one GPU share each; their total demand exceeds the capacity.
 
-    A GPU share must fit on one GPU. A request for half a GPU does not fit on two GPUs with an idle
-    quarter each.
+    A GPU share must fit on one GPU. For example, a request for half a GPU does not fit on two GPUs
+    that are three quarters full.
     """
 
-    # `nodes` is the number of nodes. `cards` is the number of GPUs per node. Each GPU has 16 GiB
-    # and is shared by up to ten pods.
+    # Number of nodes, and number of GPUs per node. Up to ten pods share a GPU with 16 GiB.
     nodes: int
     cards: int
     percent: int = 120  # Demand for GPU memory, in percent of the capacity.
@@ -206,7 +205,7 @@ def gpu_nodes(number: int) -> Iterator[Manifest]:
 
 
 def node_name(number: int) -> str:
-    """Return the name of a node by its number."""
+    """Return the name of the node with the given number."""
     return f"n{number:03d}"
 
 
@@ -227,13 +226,13 @@ def any_priority(chance: Chance) -> str:
 
 
 def share(gpus: int, cpus_per_gpu: int) -> Amounts:
-    """Return a request for GPUs, and for `cpus_per_gpu` CPUs and 80 GiB of memory per GPU."""
+    """Return a request for `gpus` GPUs, with `cpus_per_gpu` CPUs and 80 GiB of memory per GPU."""
     return amounts(gpus * cpus_per_gpu, gpus * 80, gpus)
 
 
 @dataclass(frozen=True)
 class HomogeneousGangs:
-    """Empty nodes of equal size, and gangs that request more GPUs than the nodes have.
+    """Empty equal nodes, and gangs that request more GPUs than there are.
 
     Tasks request 1, 2, 4 or 8 GPUs.
     """
@@ -250,10 +249,10 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes that pods of another scheduler partly use, and tasks with several CPU-to-GPU ratios."""
+    """Nodes that are partly used by another scheduler's pods; tasks differ in CPUs per GPU."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # Number of CPU-to-GPU ratios of the tasks, out of 4, 8 and 12 CPUs per GPU.
+    ratios: int = 3  # How many of the ratios 4, 8 and 12 CPUs per GPU occur.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -291,8 +290,7 @@ class UnlikeTasks:
     driver with GPU and CPU workers.
     """
 
-    # `gpu_nodes` is the number of nodes with 8 GPUs. `cpu_nodes` is the number of nodes with 64
-    # CPUs and no GPU.
+    # Number of nodes with 8 GPUs, and number of nodes with 64 CPUs and no GPU.
     gpu_nodes: int
     cpu_nodes: int
     gangs: int  # Number of gangs.
@@ -310,7 +308,7 @@ class UnlikeTasks:
 
 
 def _draw_roles(chance: Chance, framework: str) -> list[Role]:
-    """Return the roles of a gang as the operator of MPI, TensorFlow or Ray creates them."""
+    """Draw the roles of a gang like those that the MPI, TensorFlow or Ray operator creates."""
     if framework == "mpi":
         each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
         return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]

@@ -1,7 +1,7 @@
-"""The catalogue of instances: their parameters, their best known plans, and the shipped instances.
+"""The instance catalogue with parameters and best known plans, and the list of shipped instances.
 
-The catalogue is the file `instances/catalogue.yaml`. The page docs/instances.md explains the
-catalogue. The constant `SCHEMA` is the schema of the file.
+The catalogue is the file `instances/catalogue.yaml` with the schema `SCHEMA`; docs/instances.md
+explains it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ END: Final = "<!-- end of table -->"
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
-    """Return the page with a table of instances between the markers `BEGIN` and `END`.
+    """Insert a table of instances into a page, between the markers `BEGIN` and `END`.
 
     Raises ValueError if the page lacks one of the markers.
     """
@@ -108,15 +108,15 @@ class Best:
     """The best known plan of an instance under a model."""
 
     model: str
-    plan: str  # Path of the plan file, relative to the folder of the family.
+    plan: str  # Path of the plan file, relative to the family's folder.
     engine: str  # Engine (solver) that found the plan.
-    found: Mapping[str, str]  # Versions and limits of the solve, by name.
+    found: Mapping[str, str]  # Versions and limits with which the plan was found.
     levels: tuple[LevelResult, ...]  # Objective levels with their best known bounds.
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One instance of a catalogue; `size` is the length of the instance file in bytes."""
+    """A catalogue entry for one instance; `size` is the size of the instance file in bytes."""
 
     recipe: Recipe
     sha256: str
@@ -127,7 +127,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Family and name of the instance."""
+        """The family and name of the instance, joined by a slash."""
         return f"{self.recipe.family}/{self.recipe.name}"
 
 
@@ -138,12 +138,12 @@ OVER_VICTIMS = frozenset({VICTIMS, ENDED})
 
 
 def gap_of(level: LevelResult) -> float | None:
-    """Return the relative gap between value and bound, or None without a bound."""
+    """Return the relative gap between value and bound, or None if there is no bound."""
     return None if level.bound is None else relative_gap(level.value, level.bound)
 
 
 def wrong_with_level(level: LevelResult) -> Iterator[str]:
-    """Yield a message for each error of a level, for example a gap above `LARGEST_GAP`."""
+    """Yield a message for each error in a level result, such as a gap above `LARGEST_GAP`."""
     value, bound = level.value, level.bound
     if bound is None:
         yield f"{level.name}: there is no bound"
@@ -152,8 +152,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} is beyond the bound {bound}"
     if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
         yield f"{level.name}: {value} with bound {bound} is not {level.status}"
-    # A bound on the number of victims holds for all plans, and may be far from the value if several
-    # gangs preempt.
+    # A bound on the number of victims holds for all plans; it may be weak if several gangs preempt.
     if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
         yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
 
@@ -162,7 +161,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
-    """Return the text of a catalogue file, with one line for each objective level."""
+    """Format a catalogue file, with one line per objective level."""
     lines = [
         "# Instances with the best known plan of each; see docs/instances.md.",
         "# Written by `make instances` and `make instances-update`. Apache-2.0.",
@@ -202,10 +201,10 @@ def catalogue_text(entries: Iterable[Entry]) -> str:
 
 
 def read_catalogue(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a catalogue.
+    """Read the entries of a catalogue file.
 
-    Raises InstanceError if the file cannot be read or is invalid. The message names file, line and
-    field of every error.
+    Raises InstanceError if the file cannot be read or is invalid. The message names the file, line
+    and field of every error.
     """
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
@@ -228,7 +227,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
 
 
 def _read_entry(fields: Fields) -> Entry:
-    """Return the entry in the fields of a record; errors are added to the list of `fields`."""
+    """Parse a catalogue entry; errors are added to the error list of `fields`."""
     parameters: dict[str, Any] = fields.mapping("parameters")
     recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
     fields.text("licence")
@@ -257,14 +256,14 @@ def _read_entry(fields: Fields) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""The text in place of a model name for vector bin packing instances, which have no model."""
+"""Used instead of a model name for vector bin packing instances, which have no model."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"
 _QUEUES, _TOPOLOGY = "capacity-hierarchical", "topology-first"
 
 MOST_BYTES: Final = 60_000
-"""Size limit in bytes of stored instance files; larger files are generated when needed."""
+"""Maximum size in bytes of stored instance files; larger files are generated when needed."""
 
 
 @dataclass(frozen=True)

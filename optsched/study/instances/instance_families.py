@@ -1,9 +1,8 @@
-"""Families of instances by name; family, seed and parameters determine the text of an instance.
+"""Instance families; an instance file is determined by the family, the seed and the parameters.
 
-Network instances have racks below spines. Some gangs require a common HyperNode, other gangs prefer
-a common HyperNode. Queue instances have parent queues with child queues, and queues with deserved
-resources, capability and guarantee. Packing instances are vector bin packing problems in `.vbp`
-files, with items of several resources.
+Network instances have racks below spines; some gangs require or prefer a common HyperNode. Queue
+instances have parent and child queues with deserved resources, capability and guarantee. Packing
+instances are vector bin packing problems in `.vbp` files, with one dimension per resource.
 """
 
 from __future__ import annotations
@@ -52,19 +51,18 @@ RACK, SPINE = 1, 2
 
 @dataclass(frozen=True)
 class RacksAndSpines:
-    """HyperNodes of two tiers (racks and spines), with some nodes partly used.
+    """HyperNodes in two tiers (racks and spines), with some partly allocated nodes.
 
-    Some gangs of several pods require one rack, some require one spine, and some prefer one rack.
-    Other gangs have no network constraint.
+    Among gangs with several pods, some must run within one rack, some within one spine, and some
+    prefer one rack. Other gangs have no network constraint.
     """
 
-    # `spines` is the number of spines, `racks` the number of racks per spine, and `nodes` the
-    # number of nodes of 8 GPUs per rack.
+    # Number of spines, of racks per spine, and of nodes with 8 GPUs per rack.
     spines: int
     racks: int
     nodes: int
     percent: int = 110  # GPU demand in percent of the idle GPUs.
-    soft: int = 40  # Percentage of gangs that prefer one rack, among the gangs of several pods.
+    soft: int = 40  # Percentage of gangs with several pods that prefer one rack.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -102,14 +100,14 @@ class RacksAndSpines:
 class FullCluster:
     """Nodes full of running gangs, and waiting gangs that may preempt or reclaim their capacity.
 
-    With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
-    gangs of the first queue wait for the deserved capacity of this queue, while the other queues
-    hold the whole cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the running
-    gangs have all their tasks as minimum, so these gangs can only be evicted entirely. The other
-    running gangs have a minimum of one task.
+    With one queue, waiting gangs have a higher priority than running gangs. With several queues,
+    the gangs in the first queue wait for its deserved capacity, while the other queues use the
+    entire cluster. A running gang has 1, 2 or 4 tasks on one node. The `minMember` of half of the
+    running gangs is the number of their tasks: such a gang can only be evicted as a whole. The
+    `minMember` of the other running gangs is 1.
     """
 
-    nodes: int  # Number of nodes of 8 GPUs.
+    nodes: int  # Number of nodes with 8 GPUs.
     waiting: int  # Maximum number of waiting gangs.
     queues: int = 1  # Number of queues that share the cluster.
 
@@ -148,15 +146,15 @@ class FullCluster:
 
 @dataclass(frozen=True)
 class TreeOfQueues:
-    """Parent queues that share a cluster, and child queues that share the GPUs of a parent.
+    """Parent queues that share a cluster, and child queues that share the GPUs of their parent.
 
-    The deserved GPUs of the parent queues add up to all GPUs of the cluster. The capability of a
-    queue is 1.5 times its deserved GPUs, and the guarantee is a quarter of its deserved GPUs.
-    Demand differs between queues. Some queues demand less than their deserved GPUs.
+    The deserved GPUs of the parent queues add up to all GPUs in the cluster. A queue's capability
+    is 1.5 times its deserved GPUs, and its guarantee a quarter of them. Demand differs between
+    queues; some queues demand less than their deserved GPUs.
     """
 
-    nodes: int  # Number of nodes of 8 GPUs.
-    # `departments` is the number of parent queues, `teams` the number of child queues per parent.
+    nodes: int  # Number of nodes with 8 GPUs.
+    # Number of parent queues, and number of child queues per parent.
     departments: int
     teams: int
     percent: int = 150  # GPU demand in percent of all GPUs.
@@ -199,16 +197,16 @@ def _limits(gpus: int) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class VectorItems:
-    """Items of random sizes, to be packed into bins of capacity 100 in each dimension."""
+    """Items of random sizes, to be packed into bins with capacity 100 in each dimension."""
 
-    # `items` is the number of items, `kinds` the number of item types.
+    # Number of items, and number of item types.
     items: int
     kinds: int
     dimensions: int = 2  # Number of dimensions (resources).
-    largest: int = 60  # Largest size of an item in a dimension; the smallest size is 5.
+    largest: int = 60  # Maximum size of an item in a dimension; the minimum is 5.
 
     def text(self, chance: Chance) -> str:
-        """Return the text of the `.vbp` file: sizes and number of items of each item type."""
+        """Return the content of the `.vbp` file, with one row per item type."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
             numbers[chance.int_below(self.kinds)] += 1
@@ -221,19 +219,19 @@ class VectorItems:
 
 @dataclass(frozen=True)
 class CutBins:
-    """Items that are cut at random from bins of capacity 1 000 in each dimension, without waste.
+    """Items that are cut at random from bins with capacity 1 000 in each dimension, without waste.
 
     The items exactly fill the bins from which they were cut. The number of these bins is therefore
-    the optimum.
+    optimal.
     """
 
-    # `bins` is the number of bins, `pieces` the number of items per bin.
+    # Number of bins that are cut, and number of items per bin.
     bins: int
     pieces: int
     dimensions: int = 2  # Number of dimensions (resources).
 
     def text(self, chance: Chance) -> str:
-        """Return the text of the `.vbp` file."""
+        """Return the content of the `.vbp` file."""
         least = 1000 // (3 * self.pieces)
         spare, items = 1000 - least * self.pieces, list[tuple[int, ...]]()
         for _ in range(self.bins):
@@ -247,7 +245,7 @@ class CutBins:
 
 
 def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
-    """Return the text of a `.vbp` file with bins of equal capacity in each dimension."""
+    """Format a `.vbp` file in which bins have the same capacity in each dimension."""
     lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
     return "".join(f"{' '.join(map(str, line))}\n" for line in lines)
 
@@ -277,9 +275,9 @@ class Recipe:
     """The family, name, seed and parameters that determine an instance."""
 
     family: str
-    name: str  # Path of the file without the extension, below the family's folder.
+    name: str  # Path of the file in the family's folder, without the extension.
     seed: int
-    # Parameters of the family by name; missing parameters have their default values.
+    # Parameters of the family, keyed by name; missing parameters have their default values.
     parameters: Mapping[str, int | str]
 
     @property
@@ -289,7 +287,7 @@ class Recipe:
 
     @property
     def path(self) -> str:
-        """Path of the instance file, relative to the folder of all instances."""
+        """The path of the instance file, relative to the folder of all instances."""
         return f"{self.family}/{self.name}.{'vbp' if self.is_packing else 'yaml'}"
 
     @property
@@ -299,9 +297,9 @@ class Recipe:
         return FAMILIES[self.family]
 
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
-        """Return an object of the family class with the parameters of the recipe.
+        """Instantiate the family class with the recipe's parameters.
 
-        Raises RecipeError if the family or a parameter does not exist, or if a value has a wrong
+        Raises RecipeError if the family or a parameter does not exist, or if a value has the wrong
         type.
         """
         types = {field.name: field.type for field in fields(self._kind)}
@@ -317,11 +315,11 @@ class Recipe:
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Expected reason codes of gangs that cannot start, by gang key; often empty."""
+        """The expected reason codes of gangs that cannot start, keyed by gang; often empty."""
         return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:
-        """Return the text of the instance file; equal recipes give equal bytes.
+        """Return the content of the instance file; equal recipes give equal bytes.
 
         Raises RecipeError if `build_family` rejects the recipe.
         """

@@ -1,8 +1,7 @@
-"""Regenerate the instance files in the folder of instances, and verify the best known plans.
+"""Regenerate the instance files in the instance folder, and verify the best known plans.
 
-This module does not solve instances. The objective values of a plan are computed from the plan
-alone. The `verify` extension points of the plugins, which share no code with the solver engines,
-check the plan.
+This module does not solve instances. It computes a plan's objective values from the plan alone, and
+checks the plan with the plugins' `verify` extension points, which share no code with the solvers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
-    """Yield a message for each violation of GPU sharing by a plan.
+    """Yield a message for each GPU share that a plan allocates wrongly.
 
     The check covers pods that request GPU memory and cores (vGPU), not MIG profiles.
     """
@@ -73,7 +72,7 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:
-    """Return the cluster snapshot of a recipe, read from the text of the instance file."""
+    """Generate a recipe's instance file and parse it as a cluster snapshot."""
     (document,) = read_yaml(recipe.text())
     if not isinstance(document, Document):
         raise ValueError(f"{recipe.path}: {document.message}")
@@ -81,13 +80,13 @@ def snapshot_of(recipe: Recipe) -> Snapshot:
 
 
 def packing_of(recipe: Recipe) -> VectorPacking:
-    """Return the packing instance of a recipe."""
+    """Generate a recipe's instance file and parse it as a packing instance."""
     return parse_vbp(recipe.text(), recipe.name)
 
 
 @lru_cache(maxsize=16)
 def model_of(name: str, folder: Path) -> Policy:
-    """Return a built-in model by name, or a model from a file below the folder of instances."""
+    """Load a built-in model by name, or a model from a file in the instance folder."""
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
@@ -95,7 +94,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """Return the catalogue entry of an instance; keep the known plans if the file is unchanged."""
+    """Return the catalogue entry for an instance; keep the known plans if it is unchanged."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -110,7 +109,7 @@ def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
 
 
 def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the catalogue entries of the shipped instances, with the plans from `known`."""
+    """Return the catalogue entries for the shipped instances, with the plans from `known`."""
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
@@ -121,17 +120,17 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
 
 @dataclass(frozen=True)
 class Proof:
-    """The level values of a plan, and the violations that its verification found."""
+    """The level values of a plan, and the violations that were found in it."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()
 
 
 def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
-    """Yield a message for each error of a catalogue entry.
+    """Yield a message for each error in a catalogue entry.
 
-    The function generates the instance file again. The function also verifies each best known plan,
-    and compares the level values of each plan with the catalogue.
+    Regenerates the instance file, verifies each best known plan, and compares its level values with
+    the catalogue.
     """
     text = entry.recipe.text()
     if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:
@@ -149,7 +148,7 @@ def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
 
 
 def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
-    """Yield a message for each error of a best known plan."""
+    """Yield a message for each error in a best known plan."""
     try:
         source = (folder / entry.recipe.family / best.plan).read_text(encoding="utf-8")
     except OSError as e:
@@ -166,15 +165,15 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return level values without the zero values of loan levels, which a plan may omit.
+    """Return level values without zero values of loan levels, which a plan may omit.
 
-    A loan is a placement above the fair share of a queue.
+    A loan level values placements above the fair share of a queue.
     """
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
 
 def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
-    """Return the level values and the violations of a plan, given the text of its file."""
+    """Verify a plan, given the content of its file; return its level values and violations."""
     document, errors = read_plan(source)
     if document is None:
         return Proof((), tuple(map(str, errors)))
@@ -196,7 +195,7 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
 
 
 def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
-    """Return the number of bins and the violations of a packing, given the text of its file."""
+    """Verify a packing, given the content of its file; return its bin count and violations."""
     try:
         listed: Any = json.loads(source)
         bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]

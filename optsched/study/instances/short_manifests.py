@@ -1,4 +1,4 @@
-"""Short manifests of Kubernetes objects for instances, and the YAML text of the manifests."""
+"""Build minimal manifests of Kubernetes objects for instances, and format them as YAML."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -
 
 
 def queue(name: str, **spec: object) -> Manifest:
-    """Return a Queue with the given fields of its spec; fields that are None are omitted."""
+    """Return a Queue with the given spec fields; fields that are None are omitted."""
     kept = {field: value for field, value in spec.items() if value is not None}
     return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
 
@@ -55,13 +55,13 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """Equal pods of a gang: their number, request and other settings."""
+    """A group of equal pods in a gang: their number, request and other settings."""
 
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()  # Node of each pod if the pods run; empty if the pods are pending.
-    more: Mapping[str, Any] = {}  # Additional fields of the pods' specs.
+    nodes: tuple[str, ...] = ()  # Node of each running pod; empty if the pods are pending.
+    more: Mapping[str, Any] = {}  # Additional pod spec fields.
     labels: Mapping[str, str] = {}
 
 
@@ -70,8 +70,8 @@ class Order(NamedTuple):
 
     queue: str = "default"
     least: int | None = None  # `minMember`, or None for all pods.
-    priority_class: str = ""  # Name of the PriorityClass; empty without a PriorityClass.
-    more: Mapping[str, Any] = {}  # Additional fields of the PodGroup's spec.
+    priority_class: str = ""  # Name of the PriorityClass, or empty.
+    more: Mapping[str, Any] = {}  # Additional PodGroup spec fields.
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
@@ -115,7 +115,10 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
 
 
 def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
-    """Yield gangs until their total demand reaches `amount`; `draw` returns the next gang."""
+    """Yield gangs until their total demand reaches `amount`.
+
+    `draw` returns the demand, role and order of the next gang.
+    """
     number = 0
     while amount > 0:
         requested, role, order = draw()
@@ -125,7 +128,7 @@ def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Itera
 
 
 def foreign_pod(name: str, request: Amounts, at: str) -> Manifest:
-    """Return the manifest of a running pod of another scheduler."""
+    """Return a running pod of another scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -1,4 +1,4 @@
-"""Solve instances again, and compare the solutions with the best known plans."""
+"""Solve instances again and compare the solutions with the best known plans."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solving:
-    """The solver process, the time limits and the folder of instances."""
+    """How to solve instances: the solver process, time limits and the instance folder."""
 
     worker: WorkerProcess
-    seconds: float  # Wall-clock limit, or the deterministic limit per level without a clock.
-    # Clock for the wall-clock limit. Without a clock, the solver uses one worker and its solutions
+    seconds: float  # Wall-clock limit; if `clock` is None, deterministic limit per objective level.
+    # Clock for the wall-clock limit. If it is None, the solver uses one worker and its solutions
     # are reproducible.
     clock: Clock | None
     folder: Path  # Folder of all instances and their models.
@@ -52,7 +52,7 @@ class Solving:
 
 @dataclass(frozen=True)
 class Found:
-    """A new solution: its level results, the engine, and the text of the plan file."""
+    """A new solution: its level results, the engine that found it, and the plan file's content."""
 
     levels: tuple[LevelResult, ...]
     engine: str
@@ -60,14 +60,14 @@ class Found:
 
 
 def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
-    """Return the solution of an instance under a model."""
+    """Solve an instance under a model."""
     if model == PACKING:
         work = PackingWork(packing_of(recipe), solving.seconds)
         *_, last = packings(solving.worker, work)
         number = len(last.bins)
         status = LevelStatus.OPTIMAL if number == last.bound else LevelStatus.FEASIBLE
         level = LevelResult("bins", "bins", Sense.MIN, number, last.bound, status)
-        # One bin per line, as a list of [kind, number] pairs.
+        # Write one bin per line, as a list of [kind, number] pairs.
         lines = (json.dumps([list(pair) for pair in each]) for each in last.bins)
         return Found((level,), last.found_by, "[\n" + ",\n".join(lines) + "\n]\n")
     if solving.clock is None:
@@ -80,7 +80,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     levels = tuple(
         r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)
     )
-    # The file omits the reasons why gangs wait, because they can be recomputed.
+    # Omit the reasons why gangs are pending: they can be recomputed.
     document = replace(plan_document(plan), pending={}, pending_pods={})
     text = json.dumps(encode_plan(document), separators=(",", ":"), sort_keys=True)
     return Found(levels, plan.certificate.engine, f"{text}\n")
@@ -98,7 +98,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Yield a remark for a new solution that is invalid, or better than the best known plan."""
+    """Yield a remark if a new solution is invalid, or better than the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)
@@ -114,8 +114,8 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
         yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # A bound on a level about victims depends on earlier decisions, because each preempting
-        # gang has a separate solve.
+        # A bound on a victim level depends on earlier decisions, because victims are selected in a
+        # separate solve for each preempting gang.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -128,7 +128,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
 def merge_best(
     known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
 ) -> Best:
-    """Return the better of the known and the new solution; equal values keep the best bounds."""
+    """Return the better of the known and the new solution; if they are equal, merge the bounds."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:
         return known
@@ -140,7 +140,7 @@ def merge_best(
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-    """Return the level results with the tighter bounds, for solutions of equal values."""
+    """Return for each level the result with the tighter bound; the level values must be equal."""
     found = []
     for pair in zip(known, new, strict=True):
         gaps = [inf if (gap := gap_of(level)) is None else gap for level in pair]

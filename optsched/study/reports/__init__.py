@@ -1,1 +1,1 @@
-"""HTML reports, each in one file that needs no other files."""
+"""HTML reports, each a single self-contained file."""

@@ -41,7 +41,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """Return the page of a comparison: metrics, charts over time, and model definitions."""
+    """Return the page of a comparison: metrics, charts over time and model definitions."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -81,7 +81,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distribution_charts(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_wait_chart(found)])
-        # For each trace, show the queue shares of the first seed under each model.
+        # For each trace, show the queue shares under each model with the first seed.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -102,7 +102,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished_tables(found: Comparison) -> Iterable[Table]:
-    """Yield a table of the unfinished gangs under each model, and a table of the reasons why."""
+    """Yield a table of the unfinished gangs under each model, and a table of the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -130,7 +130,7 @@ def _unfinished_tables(found: Comparison) -> Iterable[Table]:
 
 
 def _measured_figures(found: Comparison) -> list[Figure]:
-    """Return the metrics with a value in at least one replay, the most important metrics first."""
+    """Return the metrics that were measured in at least one replay, the most important first."""
     measured = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(measured, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
@@ -139,7 +139,7 @@ def _measured_figures(found: Comparison) -> list[Figure]:
 
 
 def _means_table(found: Comparison) -> Table:
-    """Return a table of the mean of each metric under each model."""
+    """Return a table with the mean of each metric under each model."""
     rows = []
     for figure in _measured_figures(found):
         values = [found.mean_of_model(model, figure) for model in found.models]
@@ -160,7 +160,7 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Return a chart of relative differences between a model and the first model."""
+    """Return a chart of a model's differences from the first model, relative to its means."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
@@ -213,7 +213,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
 
 
 def _difference_x(part: float) -> float:
-    """Return the x coordinate of a difference, given as a fraction of the end of the axis."""
+    """Return the x coordinate of a difference; `part` is 1 at the end of the axis."""
     middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
     return middle + max(min(part, 1.0), -1.0) * half
 
@@ -221,7 +221,7 @@ def _difference_x(part: float) -> float:
 def _draw_interval(
     figure: Figure, apart: Difference, verdict: str, end: float, y: float
 ) -> Iterable[Markup]:
-    """Yield the row of a metric: its name, interval and mean; `end` is the end of the axis."""
+    """Yield a metric's row: name, interval and mean; `end` is the value at the axis end."""
     css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
     mean, words = signed_text(figure, apart.mean), signed_text(figure, apart.mean)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
@@ -256,9 +256,9 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
             if "series" not in row.result:
                 continue
             series, metrics = row.result["series"], row.result["metrics"]
-            # Results of earlier versions lack the part.
+            # Results of earlier versions do not state the fraction of gangs with a time.
             part = series.get(f"{key}_part", metrics[known] / max(metrics["jobs"], 1))
-            # Gangs without a known time come last, so their percentiles are missing.
+            # Gangs without a known time rank last; their percentiles are missing.
             times, last = series[f"{key}_s"], _PERCENTILES - 1
             ranks = [p for p in range(_PERCENTILES) if p <= last * part] if times else []
             values = [times[min(round(p / part), last)] for p in ranks]
@@ -273,7 +273,7 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
 
 
 def _wait_chart(found: Comparison) -> Chart:
-    """Return a chart of the waiting time quantiles of each queue under each model."""
+    """Return a chart of each queue's waiting time quantiles under each model."""
     by_queue: dict[str, dict[str, list[int]]] = {}
     for row in found.rows:
         for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
@@ -297,7 +297,7 @@ def _wait_chart(found: Comparison) -> Chart:
 
 
 def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
-    """Return a chart of the fractions of a cluster that queues hold, with a strip per model."""
+    """Return a chart of the fraction of the cluster that each queue holds, one strip per model."""
     queues = list(dict.fromkeys(q for row in rows for q in row.result["series"]["held"]))
     end_ms = max(row.result["series"]["end_ms"] for row in rows)
     bottom = 8 + len(rows) * (_STRIP + 14)
@@ -322,7 +322,7 @@ def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
 
 
 def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
-    """Yield the strip of one replay: stacked areas of the fractions that queues hold."""
+    """Yield the strip of one replay, in which the fractions that queues hold are stacked."""
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
@@ -352,7 +352,7 @@ def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Ite
 
 
 def _usage_table(found: Comparison) -> Table:
-    """Return a table of the GPU hours of each queue under each model."""
+    """Return a table with the GPU hours of each queue under each model."""
     by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
     for queue in sorted({queue for held in by_model for queue in held}):

@@ -1,4 +1,4 @@
-"""Charts of curves: gaps and queue shares over time, and distributions of gang times."""
+"""Curve charts: gaps and queue shares over time, and distributions of gang times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MISSING: Final = (
 def _percent_grid(
     marks: Sequence[tuple[float, float]], left: float, right: float
 ) -> Iterable[Markup]:
-    """Yield horizontal grid lines with labels in percent, for marks (y, fraction of one)."""
+    """Yield horizontal grid lines with labels in percent; a mark is (y, fraction of one)."""
     digits = 0 if marks[-1][1] > 0.1 else 1
     for y, part in marks:
         yield svg.line((left, y), (right, y), class_="grid")
@@ -55,18 +55,18 @@ def _percent_grid(
 
 @dataclass(frozen=True, slots=True)
 class GapLine:
-    """One line of a gap chart: an optimality gap over time."""
+    """A line in a gap chart: an optimality gap over time."""
 
     name: str
     css: str
-    # Points (instant, gap as a fraction of one), sorted by instant. A gap applies until the next
-    # instant.
+    # Points (instant, gap as a fraction of one), sorted by instant. A gap is constant until the
+    # next point.
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A time axis: the end, tick marks as (instant, label), and a title that includes the unit."""
+    """A time axis: its end, its marks as (instant, label), and a title with the unit."""
 
     end: float
     marks: Sequence[tuple[float, str]]
@@ -76,7 +76,7 @@ class TimeAxis:
 def gap_chart(
     name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
 ) -> Chart:
-    """Return a chart with one line per gap, in percent; gaps above 100 % are drawn at 100 %."""
+    """Return a chart of gaps in percent, one per line; gaps above 100 % are drawn at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
     right, bottom, end = _GAP_RIGHT, _GAP_BOTTOM, time.end or 1
@@ -117,14 +117,14 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Fractions of the cluster that queues hold, as arrays of (queue colour, time bin)."""
+    """Fractions of the cluster that queues hold, as arrays by (queue colour, time bin)."""
 
     held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
-    dominant: Floats  # Dominant share: the largest fraction held of any resource.
+    dominant: Floats  # Dominant share: the largest fraction that is held of any resource.
 
 
 def shares_of(view: View) -> Shares:
-    """Return the shares of queues in each time bin of a view."""
+    """Return the share of each queue in each time bin of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -138,7 +138,7 @@ def shares_of(view: View) -> Shares:
 
 
 def share_charts(view: View) -> list[Chart]:
-    """Return a stacked chart of the GPUs that queues hold, and a line chart of dominant shares."""
+    """Return a stacked chart of the GPUs that each queue holds, and a chart of dominant shares."""
     shares, unit, charts = shares_of(view), view.timeline.lanes.unit, list[Chart]()
     time, height = view.time_axis(_TOP, _BOTTOM), _BOTTOM - _TOP
     stack_title, stack_words = f"Fraction of all {unit}s held", f"{unit}s held by queue"
@@ -183,10 +183,10 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A distribution of times in seconds over gangs.
+    """The distribution of a time over gangs, in seconds.
 
-    A gang whose time is not known, for example because it did not finish, has no value. Such gangs
-    count in the part of gangs, so that a curve does not rise because gangs starve.
+    A gang has no value if its time is not known, for example because it did not finish. The
+    fractions also include gangs without a value: starvation must not improve the curve.
     """
 
     name: str
@@ -196,12 +196,12 @@ class Curve:
 
     @property
     def known_fraction(self) -> float:
-        """The fraction of the gangs that have a value."""
+        """The fraction of gangs whose time is known."""
         return len(self.values) / max(len(self.values) + self.num_missing, 1)
 
 
 def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
-    """Return the sorted values, or `most` values at equidistant ranks if there are more values."""
+    """Return the sorted values; if there are more than `most`, only those at equidistant ranks."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -211,9 +211,9 @@ def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
 def cdf_chart(
     name: str, title: str, curves: Sequence[Curve], note: str = "", *, is_counted: bool = True
 ) -> Chart:
-    """Return a chart of distributions over a logarithmic time axis.
+    """Return a chart of cumulative distributions over a logarithmic time axis.
 
-    A curve ends at the fraction of the gangs that have a value. If `is_counted` is true, each value
+    A curve ends at the fraction of gangs whose time is known. If `is_counted` is true, each value
     belongs to one gang, and the table shows the number of gangs.
     """
     kept = [c for c in curves if c.values or c.num_missing]
@@ -221,7 +221,7 @@ def cdf_chart(
     top = max([1.0, *values])
     least = min([top, *values])
     unit, unit_ms = time_unit(1000 * top)
-    # Tick marks are powers of ten of the time unit, converted to seconds, from about one second.
+    # Marks are powers of ten in the time unit, converted to seconds, from about one second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
     marks = [mark for mark in powers if 1 <= mark <= top]
     begin = max((m for m in marks if m <= least and m < top), default=0.0)

@@ -1,4 +1,4 @@
-"""Report sections on gangs: waiting reasons, waiting times by queue, and gangs over time."""
+"""Report sections on gangs: why they wait, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Return a section on gangs that wait at the end, with the reasons from the last session."""
+    """Return a section on gangs that are waiting at the end, with reasons from the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
@@ -80,7 +80,7 @@ def reason_section(timeline: Timeline) -> Section:
 
 
 def wait_chart(timeline: Timeline) -> Chart:
-    """Return a chart of waiting time quantiles, with one row per queue."""
+    """Return a chart of the waiting time quantiles of each queue."""
     times: dict[str, list[int]] = {}
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
@@ -100,11 +100,11 @@ def quantile_chart(
     *,
     is_pooled: bool = False,
 ) -> Chart:
-    """Return a chart of the quantiles of times in milliseconds, with one row per name.
+    """Return a chart of time quantiles with one row per key of `times`, in milliseconds.
 
-    Each time belongs to one gang, the chart shows the number of gangs, and rows with longer times
-    come first. If `is_pooled` is true, the times are percentiles of several replays: the chart
-    shows no numbers, and the rows have the given order.
+    Each time belongs to one gang. The chart shows the number of gangs, and rows with longer times
+    come first. If `is_pooled` is true, the times are percentiles from several replays instead: the
+    chart does not show their number, and the rows keep the given order.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = list(ordered)
@@ -147,7 +147,7 @@ def quantile_chart(
 
 
 def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
-    """Yield a box plot: box from p25 to p75, whiskers at p5 and p95, marks at p50 and maximum."""
+    """Yield a box plot: box from p25 to p75, whiskers to p5 and p95, marks at p50 and maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (
         svg.scale(nearest_rank(waits, p), end_ms, LEFT, _WAITS_RIGHT) for p in QUANTILES
@@ -174,7 +174,7 @@ def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> It
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart with a row per gang, or for many gangs, charts of queues and longest waits."""
+    """Return a chart with one row per gang; if there are many, by queue and for longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -212,7 +212,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Return a table of gangs, limited to the `MOST_ROWS` gangs with the longest waits."""
+    """Return a table of the gangs, at most the `MOST_ROWS` that waited longest."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -240,7 +240,7 @@ def _job_table(view: View) -> Table:
 
 
 def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Yield bars for the waits and runs of a gang, and marks where the gang was stopped."""
+    """Yield a bar for each wait and run of a gang, and a mark wherever it was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
     bars = [
         (a, b, 4, f"bar wait {css}", f"waits from {moment(a)} to {moment(b)} ({span(b - a)})")
@@ -259,7 +259,7 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
 
 
 def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
-    """Return a mark where a gang was stopped."""
+    """Return a mark for the time at which a gang was stopped."""
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
@@ -267,7 +267,7 @@ def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
 
 
 def _queue_panels(view: View) -> Chart:
-    """Return a chart of allocated GPUs and of GPUs that gangs wait for, with one panel per colour.
+    """Return a chart of allocated GPUs and GPUs of waiting gangs, with one panel per queue colour.
 
     In clusters without GPUs, the chart shows CPUs.
     """
@@ -304,7 +304,7 @@ def _queue_panels(view: View) -> Chart:
 
 
 def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
-    """Yield the panel of a colour: allocated GPUs, waited-for GPUs, and stops of gangs."""
+    """Yield one panel: allocated GPUs, GPUs of waiting gangs, and marks for stopped gangs."""
     top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
     floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0
@@ -329,7 +329,7 @@ def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> It
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    # Mark the times at which gangs were stopped; stops in the same time bin share one mark.
+    # Mark when gangs were stopped; stops in the same time bin share one mark.
     places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():

@@ -1,8 +1,7 @@
-"""A chart of nodes over time, with bars of gangs, or with the load of node groups.
+"""A chart of nodes over time, with a bar for each gang or with the load of node groups.
 
-The chart shows bars if the bars are few enough to be distinguished. If the bars are too many, nodes
-that are adjacent in name order form groups. Each row then shows the fraction of a node group that
-each queue held.
+The chart shows bars if there are few enough to distinguish them. Otherwise, nodes that are adjacent
+in name order form groups, and each row shows the fraction of a group that each queue held.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 
 
 def node_chart(view: View) -> Chart:
-    """Return a chart with bars per node, or with node groups for too many nodes or bars."""
+    """Return a chart with bars on each node, or with node groups if there are too many bars."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _gang_bars(view)
         if len(bars) <= MOST_BARS:
@@ -66,7 +65,7 @@ def node_chart(view: View) -> Chart:
 def _chart(
     view: View, title: str, parts: list[Markup], bottom: float, words: str, table: Table, note: str
 ) -> Chart:
-    """Return a chart of nodes with a slider line, and a note on omitted nodes and pods."""
+    """Return a node chart with a line for the slider, and a note on omitted nodes and pods."""
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
@@ -84,9 +83,9 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """A bar for the lanes (GPUs, or the CPU) of a node that a gang holds for some time.
+    """A bar for the lanes (GPUs, or the CPU lane) of a node that a gang holds for some time.
 
-    `above` and `height` are the offset and the height of the bar, in lanes.
+    `above` and `height` are the bar's offset and height, in lanes.
     """
 
     job: int
@@ -101,11 +100,11 @@ class ChartBar(NamedTuple):
 
 
 def _gang_bars(view: View) -> list[ChartBar]:
-    """Return one bar per GPU share, and one bar per range of whole lanes that a gang holds."""
+    """Return one bar for each GPU share, and for each range of whole lanes that a gang holds."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
-    # End, offset and height of each GPU share, by node and lane.
+    # (end, offset, height) of each GPU share, keyed by (node, lane).
     parts: defaultdict[tuple[int, int], list[tuple[int, float, float]]] = defaultdict(list)
     for stay in view.timeline.stays:
         key = (stay.job, stay.node, stay.from_ms, stay.to_ms, stay.why)
@@ -130,7 +129,7 @@ def _gang_bars(view: View) -> list[ChartBar]:
 
 
 def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float) -> float:
-    """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
+    """Return the lowest offset on a lane at which a GPU share overlaps no other."""
     above = 0.0
     for _, begin, size in sorted(overlapping, key=lambda p: p[1]):
         if begin >= above + height - 1e-9:
@@ -140,7 +139,7 @@ def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float)
 
 
 def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
-    """Return a chart with one lane per GPU of each node, and one bar per gang on a lane."""
+    """Return a chart with the lanes (GPUs) of each node, and the bars of gangs on them."""
     timeline = view.timeline
     nodes, lanes = timeline.nodes, timeline.lanes.number
     each = 16.0 if max(lanes, default=1) == 1 else 3.0 if len(nodes) > 24 else 6.0
@@ -195,7 +194,7 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
 
 
 def _group_chart(view: View) -> Chart:
-    """Return a chart of node groups, with the fraction that each queue held over time."""
+    """Return a chart of the fraction of each node group that each queue held over time."""
     timeline, names = view.timeline, view.timeline.nodes
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_GROUPS)
@@ -227,7 +226,11 @@ def _group_chart(view: View) -> Chart:
 
 
 def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fraction held of each node group by colour and time bin, and the part down."""
+    """Return the fractions of each node group that are held or down.
+
+    The held fraction is an array by (group, queue colour, time bin), the other by (group, time
+    bin).
+    """
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -246,7 +249,7 @@ def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, 
 
 
 def _draw_layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield stacked areas: colours from the bottom of a row, and down nodes from its top."""
+    """Yield stacked areas: the queue colours from a row's bottom, and down nodes from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

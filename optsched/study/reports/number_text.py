@@ -1,4 +1,4 @@
-"""Formatting of numbers and times in reports."""
+"""Format numbers, times and names for reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS: Final = tuple(
 
 
 def moment(at_ms: float) -> str:
-    """Return an instant of a trace as text, exact to the millisecond: 0, 1m 30s, 2h 15m, 3d 4h."""
+    """Format a trace time, exact to the millisecond: 0, 1m 30s, 2h 15m, 3d 4h."""
     left = round(at_ms)
     if left == 0:
         return "0"
@@ -36,24 +36,24 @@ def moment(at_ms: float) -> str:
 
 
 def span(length_ms: float) -> str:
-    """Return a duration in milliseconds as text with about three digits."""
+    """Format a duration in milliseconds with about three digits."""
     return duration_text(length_ms / 1000)
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration in seconds as text like `span`; durations below one second are in ms."""
+    """Format a duration in seconds like `span`, or in milliseconds if it is below one second."""
     if value is None:
         return UNKNOWN
     return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """Return a fraction of one as a percentage in text."""
+    """Format a fraction of one as a percentage."""
     return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
 
 
 def plain(value: float | None, digits: int = 2) -> str:
-    """Return a number as text with thin spaces between thousands."""
+    """Format a number with thin spaces as thousands separators."""
     if value is None:
         return UNKNOWN
     text = f"{value:,.{digits}f}"
@@ -63,18 +63,18 @@ def plain(value: float | None, digits: int = 2) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """Return a number with a noun as text, such as `1 node` or `3 nodes`."""
+    """Format a number with a noun, such as `1 node` or `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the unit for a time axis of the given length, and the unit in milliseconds."""
+    """Return the unit for a time axis of the given length: its name and its milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Return round instants from 0 to `end_ms`, with their labels in the unit of `time_unit`."""
+    """Return round instants from 0 to `end_ms`, with labels in the unit of `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
@@ -88,7 +88,7 @@ def part_ticks(top: float) -> list[float]:
 
 
 def shorten(name: str, most: int) -> str:
-    """Return a name of at most `most` characters; an ellipsis replaces the middle if longer."""
+    """Shorten a name to at most `most` characters by replacing its middle with an ellipsis."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2
@@ -105,7 +105,7 @@ _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text in the widest common fonts."""
+    """Return an upper estimate of the width of a text in common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:
@@ -118,7 +118,7 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
 
 
 def fit_name(name: str, max_width: float, size: float = FONT, *, bold: bool = False) -> str:
-    """Return a name shortened in the middle until the name fits on a line of width `max_width`."""
+    """Shorten a name in the middle until it fits on a line of width `max_width`."""
     most = len(name)
     while most > 1 and text_width(shorten(name, most), size, bold=bold) > max_width:
         most -= 1
@@ -126,9 +126,9 @@ def fit_name(name: str, max_width: float, size: float = FONT, *, bold: bool = Fa
 
 
 def wrap_name(name: str, max_width: float, most: int, *, bold: bool = False) -> list[str]:
-    """Return a name as at most `most` lines, broken after punctuation if possible.
+    """Break a name into at most `most` lines, after punctuation if possible.
 
-    A name that is too long for these lines is shortened in the middle.
+    A name that is too long is shortened in the middle.
     """
     length = min(len(name), 40 * most)
     lines = _lines(shorten(name, length), max_width, bold=bold)
@@ -139,7 +139,7 @@ def wrap_name(name: str, max_width: float, most: int, *, bold: bool = False) -> 
 
 
 def _lines(name: str, max_width: float, *, bold: bool) -> list[str]:
-    """Return a name broken into lines of width `max_width`."""
+    """Break a name into lines of at most `max_width`, after punctuation if possible."""
     found: list[str] = []
     while text_width(name, bold=bold) > max_width and len(name) > 1:
         end = len(name) - 1

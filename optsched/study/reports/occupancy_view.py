@@ -1,10 +1,9 @@
-"""A chart of the gangs on the GPUs of nodes at many instants: a grid and a slider.
+"""A chart that shows which gang holds each GPU at many instants: a grid with a slider.
 
-In clusters of up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters a cell
-represents one or more nodes, and shows their load and the queue that holds the largest fraction. A
-cell is filled from the left, and each gang takes its fraction of the width. Adjacent cells that one
-gang holds entirely share one name label. Cells that are too narrow for the name of a gang show the
-number of the gang.
+In clusters with up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters, a
+cell represents one or more nodes, and shows their load and the queue that holds the most. A cell is
+filled from the left, and the width of a gang is its fraction of the cell. Adjacent cells that one
+gang holds entirely share one label. A cell that is too narrow for a gang's name shows its number.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum number of characters of a shortened name; even shorter names are not shown."""
+"""Minimum length of a shortened name; if less fits, only the gang's number is shown."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -55,27 +54,27 @@ class Holder(NamedTuple):
 
     words: str  # Text of the tooltip.
     css: str  # CSS class of the colour.
-    name: str = ""  # Name shown on the cell; empty without a name.
-    number: int = 0  # Number of the gang, shown if the name does not fit; 0 without a number.
+    name: str = ""  # Name shown on the cell, or empty.
+    number: int = 0  # Number of the gang, shown if the name does not fit; 0 if there is none.
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The gangs in each cell at each instant."""
 
-    # Rows as (node name, number of cells); empty for a grid of tiles without names.
+    # (node name, number of cells) of each row; empty for a grid of tiles without node names.
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
-    holders: Sequence[Holder]  # The holders, to which `cells` refer by index.
-    # Changes of each cell as (instant, ((gang, percent), ...)); the first change is at instant 0. A
-    # gang is an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
+    holders: Sequence[Holder]  # The holders, to which `cells` refers by index.
+    # The changes of each cell as (instant, ((gang, percent), ...)), the first at instant 0. A gang
+    # is an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang.
+    """Return a colour for each gang, given the instants at which it starts and ends.
 
-    Gangs that are present at the same instant get different colours if enough colours exist.
+    Gangs that are present at the same instant get different colours if there are enough.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -92,7 +91,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """Return the legend of gangs by number; empty if there are more than `MOST_KEYS` gangs."""
+    """Return a legend that numbers the gangs; empty if there are more than `MOST_KEYS`."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -123,10 +122,10 @@ def grid_film(
     at: Sequence[float],
     captions: Sequence[str],
 ) -> Film:
-    """Return the film of a grid: a chart with a slider that selects the instant.
+    """Return a grid with a slider that selects the instant.
 
     `chart` is (title, legend, tables, note). `at` lists the instants as fractions of the time axis.
-    `captions` lists the text below the grid for each instant.
+    `captions` lists the caption of the grid at each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
@@ -144,7 +143,7 @@ def grid_film(
     if grid.rows:
         boxes, labels, height = _place_rows(grid.rows)
     else:
-        # Square cells without node names fill the width of the drawing.
+        # Without node names, square cells fill the width of the drawing.
         number, labels = len(grid.places), []
         columns = 40 if number > 300 else 24
         size = svg.WIDTH / columns - 3
@@ -198,7 +197,7 @@ def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """Return the gangs in a cell and their boxes, from left to right."""
+    """Return each gang in a cell with its box, from left to right."""
     x, y, width, height = box
     found, used = [], 0.0
     for index, part in parts:
@@ -209,7 +208,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Yield gang names: one per range of cells that a gang holds, and one per segment of a cell."""
+    """Yield the gang names: one per range of cells that a gang holds entirely, or per segment."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -228,13 +227,13 @@ def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Itera
 
 
 def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
-    """Yield the name or the number of a gang if one of the two texts fits into the box."""
+    """Yield the name of a gang, or its number; nothing if neither fits into the box."""
     x, y, width, height = box
     max_width = width - 6
     number = str(holder.number or "")
     words = fit_name(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Two shortened names may be equal, so the text includes the number of the gang.
+        # Two shortened names may be equal; add the number of the gang to distinguish them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fit_name(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -249,7 +248,7 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
 
 
 def film(view: View) -> Film:
-    """Return the film of a replay, which starts at the instant of the highest allocation."""
+    """Return the grid of a replay with its slider, initially at the highest allocation."""
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
@@ -293,7 +292,7 @@ def film(view: View) -> Film:
 
 
 def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
-    """Return a grid with one cell per GPU, and the job indices of the gangs by number."""
+    """Return a grid with one cell per GPU, and the job index of each numbered gang."""
     timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
     first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
     stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
@@ -327,7 +326,7 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return (gang index, percentage) of each gang in a cell; (`FREE`, 100 %) without gangs."""
+    """Return (gang index, percentage) of each gang in a cell, or (`FREE`, 100) if it is empty."""
     parts = tuple((gang, min(round(100 * held[gang] / whole), 100)) for gang in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -335,7 +334,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _cell_changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return the changes of a cell from `stays`: (begin, end, gang, held thousandths) tuples."""
+    """Return the changes of a cell; `stays` are tuples (start, end, gang, held thousandths)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -351,7 +350,7 @@ def _cell_changes(
 
 
 def _node_grid(view: View) -> Grid:
-    """Return a grid with one cell per node, or per several adjacent nodes."""
+    """Return a grid with one cell per node or per group of adjacent nodes."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
@@ -376,7 +375,7 @@ def _node_grid(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return the changes of cells, from their owners and percentages (cells, instants)."""
+    """Return the changes of each cell, given owners and percentages by (cell, instant)."""
     found: list[list[tuple[int, Parts]]] = []
     for owners, filled in zip(owner, part, strict=True):
         changes = (np.diff(owners) != 0) | ((np.diff(filled) != 0) & (owners[1:] >= 0))
@@ -386,13 +385,13 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
-    """Return a text for adjacent nodes: the first name, the last name, and the number of nodes."""
+    """Describe a group of adjacent nodes by the first name, the last name and the number."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 
 
 def _use_table(view: View) -> Table:
-    """Return a table of the GPUs held by each queue, at up to 50 instants."""
+    """Return a table of the GPUs that each queue holds, at up to 50 instants."""
     lanes, last = view.timeline.lanes, len(view.instants) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, 50)).round().astype(int))
     instants, colours = view.instants[chosen], len(view.colours)

@@ -1,8 +1,8 @@
-"""The content of report pages, and the rendering of the content as HTML.
+"""The content of report pages, and its rendering as HTML.
 
-The page requests nothing from the network. A Content-Security-Policy allows only the embedded
-script and style. The template engine or `optsched.study.reports.svg` escapes every text. Equal
-`Page` objects give equal bytes.
+A page loads nothing from the network: its Content-Security-Policy allows only the embedded script
+and style. The template engine or `optsched.study.reports.svg` escapes all text. Equal `Page`
+objects give equal bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Maximum number of table rows on a page; separate data files have all rows."""
+"""Maximum number of rows per table on a page; separate data files contain all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table; the table sorts rows by `key`, or by `text` if `key` is None."""
+    """A table cell; rows are sorted by `key`, or by `text` if `key` is None."""
 
     text: str
     key: float | None = None
@@ -40,11 +40,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; `numbers` lists the headings of the columns with numbers."""
+    """A table; `numbers` lists the headings of numeric columns."""
 
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]  # The first cell of a row is the heading of the row.
+    rows: Sequence[Sequence[Cell]]  # The first cell is the row's heading.
     numbers: Collection[str] = ()
     note: str = ""  # Note below the table, for example on omitted rows.
     is_sortable: bool = True
@@ -56,14 +56,14 @@ def cap_rows(
     rows: Sequence[Sequence[Cell]],
     numbers: Collection[str] = (),
 ) -> Table:
-    """Return a table of the first `MOST_ROWS` rows, with a note if rows are omitted."""
+    """Return a table with the first `MOST_ROWS` rows, and a note if rows are omitted."""
     cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
     return Table(caption, headings, rows[:MOST_ROWS], numbers, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A legend entry: the CSS class of the colour swatch, and the meaning of the colour."""
+    """A legend entry: the CSS class of a colour, and what the colour stands for."""
 
     css: str
     name: str
@@ -71,15 +71,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with a legend, and tables of the numbers that are drawn."""
+    """A drawing with a legend, and tables of the drawn numbers."""
 
     name: str  # Prefix of element ids, unique on a page.
     title: str
-    drawing: Markup  # Drawing as SVG.
+    drawing: Markup  # The drawing as SVG.
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    # True if arrow keys move between drawn elements and show the tooltips of these elements.
+    # True if arrow keys move from one drawn element to the next and show its tooltip.
     is_walkable: bool = False
 
 
@@ -88,10 +88,10 @@ class Film:
     """A chart that shows one instant, with a slider that selects the instant."""
 
     chart: Chart
-    data: dict[str, Any]  # Data of all instants for the script of the page, to be encoded as JSON.
+    data: dict[str, Any]  # Data of all instants for the page's script, to be encoded as JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
-    caption: str  # Text above the drawing, with the time of the instant `shown`.
+    caption: str  # Text above the drawing for the instant `shown`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class Page:
 
     title: str
     subtitle: str
-    facts: Sequence[tuple[str, str]]  # (name, value) pairs below the title.
+    facts: Sequence[tuple[str, str]]  # (name, value) pairs that are shown below the title.
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()  # Limitations of the report, shown first.
+    warnings: Sequence[str] = ()  # Limitations of the report; they are shown first.
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML."""
+    """Render a page as HTML."""
     style, script = _shipped("report.css"), _shipped("report.js")
     hashes = (hashlib.sha256(part.encode()).digest() for part in (style, script))
     policy = (
@@ -128,7 +128,7 @@ def render(page: Page) -> str:
 
 
 def as_data(value: object) -> Markup:
-    """Return a value as JSON for use in HTML, with markup characters escaped."""
+    """Encode a value as JSON for use in HTML, with markup characters escaped."""
     text = write_json(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -136,9 +136,9 @@ def as_data(value: object) -> Markup:
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Write a page atomically: on an error, the file keeps its old content.
+    """Render a page to a file atomically; on an error, the file keeps its old content.
 
-    Raises OSError if the file cannot be written; the error names the file.
+    Raises OSError, which names the file, if the file cannot be written.
     """
     write_atomically(target, render(page))
 

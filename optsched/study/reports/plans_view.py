@@ -1,4 +1,4 @@
-"""A chart of the gangs on GPUs before any plan, and after the plan of each model."""
+"""A chart of the gangs on each GPU in the current state, and after the plan of each model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes (GPUs) of a node; `is_new` is true if a plan places the task."""
+    """A task on lanes (GPUs) of a node; `is_new` is true if the plan placed it there."""
 
     gang: str
     node: int
@@ -57,30 +57,30 @@ class PlacedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class PlansData:
-    """A cluster, and the plans of several models for the cluster."""
+    """A cluster snapshot and the plans of several models for it."""
 
     snapshot: Snapshot
-    plans: Mapping[str, PlanDocument]  # Plan of each model by model name.
+    plans: Mapping[str, PlanDocument]  # The plans, keyed by model name.
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Lanes of the nodes without pods: the GPUs, or the CPUs in a cluster without GPUs."""
+        """The lanes of the nodes, as if empty: the GPUs, or the CPUs in a cluster without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
-        """Placed tasks before any plan (`BEFORE`) and after each plan, by model name."""
+        """The placed tasks in the current state (`BEFORE`) and after each plan (model name)."""
         after = {name: _Lanes(self, plan).placed_tasks() for name, plan in self.plans.items()}
         return {BEFORE: _Lanes(self, None).placed_tasks(), **after}
 
     @cached_property
     def queue_of(self) -> dict[str, str]:
-        """Queue of each gang, by gang key."""
+        """The queue of each gang, keyed by gang."""
         return {gang.key: gang.queue for gang in self.snapshot.gangs}
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Colour index of each queue with a gang; queues with the lowest demand share an index."""
+        """The colour index of each queue with gangs; queues with the lowest demand share one."""
         demand: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             demand[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -89,7 +89,7 @@ class PlansData:
 
     @property
     def legend(self) -> list[Key]:
-        """Legend of the queue colours."""
+        """The legend of the queue colours."""
         names: dict[int, list[str]] = {}
         for queue, colour in self.colour_of.items():
             names.setdefault(colour, []).append(queue)
@@ -99,13 +99,13 @@ class PlansData:
         ]
 
     def size(self, task: Task) -> int:
-        """Return the request of a task in thousandths of a GPU, or of a CPU without GPUs."""
+        """Return a task's request in thousandths of a GPU, or of a CPU if there are no GPUs."""
         if self.lanes.unit == CPU_UNIT:
             return amount_of(task.shape.request, CPU)
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return held thousandths by queue; pods of other schedulers count under an empty name."""
+        """Return the thousandths that each queue holds; other schedulers' pods have key ""."""
         found: Counter[str] = Counter()
         for placed in self.frames[frame]:
             found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)
@@ -113,7 +113,7 @@ class PlansData:
 
 
 class _Lanes:
-    """An assignment of lanes, first to running pods, then to pods that a plan places."""
+    """Assigns lanes first to the running pods, then to the pods that a plan places."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._data = data
@@ -138,7 +138,7 @@ class _Lanes:
                 self._place_task(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
-        """Return the tasks that hold at least one lane."""
+        """Return the placed tasks that hold at least one lane."""
         return [
             placed
             for placed_tasks in self._placed.values()
@@ -149,12 +149,12 @@ class _Lanes:
     def _place_task(
         self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
     ) -> None:
-        """Assign a task to lanes of a node."""
+        """Assign lanes of a node to a task."""
         number, size = self._number[node], self._data.size(task)
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # Draw a GPU share with the larger of its fractions of cores and of memory.
+            # The size of a GPU share is the larger of its core and memory fractions.
             node_gpus = [
                 gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu
             ]
@@ -176,7 +176,7 @@ class _Lanes:
 
 
 def plan_film(data: PlansData) -> Film:
-    """Return a grid of GPUs with a slider that selects the present state or a model's plan."""
+    """Return a grid of GPUs with a slider that selects the current state or a model's plan."""
     captions = []
     for name in data.frames:
         held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
@@ -216,8 +216,7 @@ def plan_film(data: PlansData) -> Film:
 def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
     """Return a grid with one cell per GPU.
 
-    Each gang has two holders (grid entries with a colour): one for running pods, and one for pods
-    that the plan places.
+    Each gang has two holders: one for its running pods, and one for pods that the plan places.
     """
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
@@ -244,7 +243,7 @@ def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> 
 
 
 def _node_grid(data: PlansData) -> Grid:
-    """Return a grid with one cell per node, or per several adjacent nodes."""
+    """Return a grid with one cell per node or per group of adjacent nodes."""
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     kept = [i for i, number in enumerate(lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)

@@ -1,4 +1,4 @@
-"""Report tables: GPU hours, metrics of a replay, model definitions, and model differences."""
+"""Report tables: GPU hours, replay metrics, model definitions and model differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def usage_section(found: Chargeback) -> Section:
-    """Return a section of GPU hours by queue, by user, and by queue and user."""
+    """Return a section with the GPU hours by queue, by user, and by queue and user."""
     queues = [([name], amounts) for name, amounts in found.by_queue.items()]
     users = [([name], amounts) for name, amounts in found.by_user.items()]
     tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
@@ -36,7 +36,7 @@ def usage_section(found: Chargeback) -> Section:
 def _amounts_table(
     caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
 ) -> Table:
-    """Return a table of GPU hours, with the largest amounts first."""
+    """Return a table of GPU hours, sorted by descending usage."""
     largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
     if len(largest) > MOST_ROWS:
@@ -83,7 +83,7 @@ _NUMBERS: Final = (
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table of times with percentiles, and a table of the other metrics with values."""
+    """Return a table with percentiles of times, and a table with all other metrics."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:
@@ -104,7 +104,7 @@ def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def definition_table(model: Mapping[str, Any]) -> Table:
-    """Return a table with the complete definition of a model."""
+    """Return a table with a model's complete definition."""
     rows = [(Cell("actions"), Cell(", ".join(model["actions"])), Cell(""))]
     for number, tier in enumerate(model["tiers"], 1):
         for i, plugin in enumerate(tier):
@@ -132,7 +132,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the settings in which other models differ from the first model."""
+    """Return a table of the settings that are not equal in all models."""
     definitions = [flatten_definition(model) for model in models]
     keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []
@@ -148,7 +148,7 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """Return a section on models and their differences; a single model is compared to `base`."""
+    """Return a section on models and their differences; a single model is compared with `base`."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

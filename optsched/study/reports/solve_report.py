@@ -1,4 +1,4 @@
-"""The HTML report on a solve: plans of one or several models for the same cluster."""
+"""The HTML report on a solve: the plans of one or several models for the same cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 @dataclass(frozen=True)
 class SolvedModel:
-    """The solve result of one model, the model definition, and the measures of the plan."""
+    """The solve result under one model, the model's definition, and the measures of its plan."""
 
     result: SolveResult
     definition: Mapping[str, Any]
@@ -40,21 +40,21 @@ class SolvedModel:
 
     @property
     def name(self) -> str:
-        """Name of the model."""
+        """The name of the model."""
         return self.result.model.name
 
 
 def solve_page(
     snapshot: Snapshot, solved_models: Sequence[SolvedModel], base: Mapping[str, Any]
 ) -> Page:
-    """Return the report page with the plans and certificates of one or more models for a cluster.
+    """Return the report page with the plans and certificates of one or more models.
 
     Parameters
     ----------
     snapshot
         The snapshot that was solved.
     solved_models
-        Results of one or more models, in the order of the page.
+        The results of one or more models, in the order of the page.
     base
         Definition of the model with which a single model is compared.
 
@@ -166,7 +166,7 @@ _MEASURES: Final = (
 
 
 def _pending_section(data: PlansData) -> Section:
-    """Return a section on waiting gangs and pods, with the reason for each."""
+    """Return a section on pending gangs and pods, with a reason for each."""
     tables, idle = [], []
     for name, plan in data.plans.items():
         reasons = {**plan.pending, **plan.pending_pods}
@@ -185,7 +185,7 @@ def _pending_section(data: PlansData) -> Section:
 
 
 def _placement_tables(data: PlansData) -> Iterable[Table]:
-    """Yield tables of the placements and evictions of each plan."""
+    """Yield tables of the placements and evictions in each plan."""
     gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
@@ -214,7 +214,7 @@ def _placement_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _queue_chart(data: PlansData) -> Chart:
-    """Return a bar chart of the GPUs or CPUs of each queue before and after each plan."""
+    """Return a bar chart of the GPUs or CPUs that each queue holds before and after each plan."""
     total, unit = data.lanes.total_milli or 1, data.lanes.unit
     held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
@@ -239,7 +239,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Draw round axis labels from 0 to the largest amount that a queue holds.
+    # Draw axis labels at round numbers, from 0 to the largest amount that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -260,7 +260,7 @@ def _queue_chart(data: PlansData) -> Chart:
 
 
 def _certificate_tables(data: PlansData) -> Iterable[Table]:
-    """Yield a table of the levels of each plan's certificate."""
+    """Yield for each plan a table of the objective levels in its certificate."""
     for name, plan in data.plans.items():
         certificate, rows = plan.certificate, []
         for level in certificate.levels:
@@ -282,7 +282,7 @@ def _certificate_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
-    """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
+    """Return a chart of each level's gap over time, and a chart of its value and bound."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in solved.result.progress:
@@ -348,7 +348,7 @@ def _time_axis(solved: SolvedModel) -> TimeAxis:
 def _draw_panel(
     title: str, steps: Sequence[Progress], end_s: float, top: float
 ) -> Iterable[Markup]:
-    """Yield the panel of a level: the value and the bound over time."""
+    """Yield the panel of a level: its value and bound over time."""
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
     extent = (high - low) or 1
@@ -374,7 +374,7 @@ def _draw_panel(
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # Keep the labels of the final value and the final bound from overlapping.
+    # Prevent the labels of the final value and the final bound from overlapping.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")

@@ -1,4 +1,4 @@
-"""Functions that return SVG elements, in which every text and attribute is escaped."""
+"""Functions that return SVG elements; all text and attributes are escaped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH: Final = 860
-"""Width of every chart in drawing units, which scale with the page."""
+"""Width of every chart in drawing units; a chart scales with the page."""
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """Return an element; attribute names get hyphens for underscores, None values are omitted."""
+    """Return an element; underscores in attribute names become hyphens, None is omitted."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -29,7 +29,7 @@ def tag(name: str, *children: str | Markup, **attributes: str | float | None) ->
 
 
 def number(value: float) -> str:
-    """Return a number as text with at most two decimals."""
+    """Format a number with at most two decimals."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
@@ -41,7 +41,7 @@ def rect(box: tuple[float, float, float, float], **attributes: str | float | Non
 
 
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
-    """Return a text that begins at (x, y), or is anchored at (x, y) by `text_anchor`."""
+    """Return a text element that starts at (x, y), or is aligned there by `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
 
 
@@ -51,7 +51,7 @@ LINE: Final = 14.0
 
 
 def label(at: tuple[float, float], max_width: float, name: str, *, css: str = "name") -> Markup:
-    """Return a name on up to `MOST_LINES` lines, right-aligned at x and centred at y."""
+    """Return a label with up to `MOST_LINES` lines, right-aligned at x and centred at y."""
     lines = label_lines(name, max_width, css=css)
     x, first = at[0], at[1] + 4 - LINE * (len(lines) - 1) / 2
     spans = [tag("tspan", words, x=x, y=first + LINE * i) for i, words in enumerate(lines)]
@@ -92,13 +92,13 @@ def lane(x: float, y: float, width: float, height: float) -> Markup:
 
 
 def heading(name: str, y: float) -> Markup:
-    """Return a heading over the full width of a drawing, with its top at y."""
+    """Return a heading that may use the full width of a drawing, with its top at y."""
     shown = fit_name(name, WIDTH - 8, bold=True)
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
 
 def scale(value: float, end: float, left: float, right: float) -> float:
-    """Return the coordinate of a value on an axis with 0 at `left` and `end` at `right`."""
+    """Return the coordinate of a value on an axis from 0 (at `left`) to `end` (at `right`)."""
     return left + (right - left) * value / end
 
 
@@ -112,7 +112,7 @@ def diamond(
 
 
 def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Iterator[Markup]:
-    """Yield vertical grid lines with labels below the lines."""
+    """Yield vertical grid lines with a label below each."""
     for x, words in marks:
         yield line((x, top), (x, bottom), class_="grid")
         yield text((x, bottom + 16), words, text_anchor="middle")
@@ -124,7 +124,7 @@ def group(children: Iterable[Markup], **attributes: str | float | None) -> Marku
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path commands of a step function, which keeps each height until the next point."""
+    """Return the path commands of a step function that keeps each y until the next point."""
     if not points:
         return ""
     steps = [f"M{number(points[0][0])} {number(points[0][1])}"]
@@ -133,9 +133,9 @@ def staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
-    """Return the path commands of the area between two step functions over the same edges.
+    """Return the path commands of the area between two step functions with the same edges.
 
-    Steps where top and bottom are equal are omitted.
+    Steps in which top and bottom are equal are omitted.
     """
     found: list[str] = []
     at = 0

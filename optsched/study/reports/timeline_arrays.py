@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, a time axis, and arrays of task stays."""
+"""A timeline prepared for charts: queue colours, a time axis and arrays of task stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
 LEFT: Final = 190.0
 LABEL: Final = LEFT - 14
-"""Width for names to the left of a chart, in drawing units."""
+"""Width available for names to the left of a chart, in drawing units."""
 BELOW: Final = 42.0
 """Height of the time axis below a chart, in drawing units."""
 HEAD: Final = 16.0
@@ -34,16 +34,16 @@ STRETCHES: Final = 240
 
 @dataclass(frozen=True)
 class View:
-    """A timeline with the scales and colours that all charts of the timeline share."""
+    """A timeline with the scales and colours that all its charts share."""
 
     timeline: Timeline
     # Colour index of each queue, from 0. The queues that held the least capacity share a colour.
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # Name of the queue (or the queues) of each colour.
+    colours: tuple[str, ...]  # For each colour, the name of its queue or queues.
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
-        """Return the view of a timeline."""
+        """Create the view of a timeline; the queues that held most get their own colours."""
         weight = Counter({job.queue: 0 for job in timeline.jobs})
         for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
@@ -63,7 +63,7 @@ class View:
 
     @property
     def legend(self) -> list[Key]:
-        """Legend of the queue colours."""
+        """The legend of the queue colours."""
         return [Key(f"f{i}", name) for i, name in enumerate(self.colours)]
 
     # --- time axis -------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class View:
 
     @cached_property
     def edges(self) -> Floats:
-        """Edges of time bins of equal length, in milliseconds."""
+        """The edges of time bins of equal length, in milliseconds."""
         made: Floats = np.linspace(0, self.timeline.end_ms, STRETCHES + 1)
         return made
 
@@ -97,34 +97,37 @@ class View:
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay of a task on a node, in milliseconds."""
+        """The start and end of each task's stay on a node, in milliseconds."""
         stays = self.timeline.stays
         return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay; in drawings, ongoing stays end after the timeline."""
+        """The start and end of each stay; ongoing stays are extended beyond the timeline's end."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
     @cached_property
     def gpu_milli(self) -> Floats:
-        """GPU capacity that each stay holds, in thousandths of a GPU."""
+        """The GPU capacity held during each stay, in thousandths of a GPU."""
         return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
-        """Colour index of the queue to which each stay belongs."""
+        """The colour index of each stay's queue."""
         return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
     def stay_nodes(self) -> Ints:
-        """Index of the node of each stay."""
+        """The node index of each stay."""
         return column([s.node for s in self.timeline.stays])
 
     @cached_property
     def instants(self) -> Ints:
-        """Instants of the slider: up to `STRETCHES` changes, otherwise equidistant instants."""
+        """The instants of the slider: all changes, or equidistant instants if there are too many.
+
+        There are at most `STRETCHES` changes, or half as many equidistant instants.
+        """
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
@@ -137,7 +140,7 @@ class View:
 
     @cached_property
     def frame_shown(self) -> int:
-        """Index in `instants` of the first instant with the highest allocation."""
+        """The index in `instants` of the first instant with the highest allocation."""
         rows = np.zeros_like(self.stay_nodes)
         found = at_instants(self.display_spans, self.gpu_milli, rows, 1, self.instants)
         return int(np.argmax(found.round()))
@@ -171,12 +174,12 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """Return a text that states why a stay or a run ended."""
+    """Describe why a stay or run ended."""
     return _ENDS.get(why, f"ended by {why}")
 
 
 def lanes_text(view: View, stay: Stay) -> str:
-    """Return a text for the GPUs of a task, such as `GPU 0–3` or `50 % of GPU 2`."""
+    """Describe the GPUs of a task, such as `GPU 0–3` or `50 % of GPU 2`."""
     lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
@@ -187,7 +190,7 @@ def lanes_text(view: View, stay: Stay) -> str:
 
 
 def ranges_text(numbers: tuple[int, ...]) -> str:
-    """Return numbers as a text of ranges, such as `0–3, 6`."""
+    """Format numbers as ranges, such as `0–3, 6`."""
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in consecutive_ranges(numbers))
 
 
@@ -203,6 +206,6 @@ def consecutive_ranges(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def run_text(run: Run) -> str:
-    """Return a text that states when a gang ran and how the run ended."""
+    """Describe when a gang ran and how the run ended."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"

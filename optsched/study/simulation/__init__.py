@@ -1,1 +1,1 @@
-"""Simulation: replay traces in virtual time with the sessions of the live scheduler."""
+"""Simulation: replay traces in virtual time, with the same sessions as the live scheduler."""

@@ -1,9 +1,8 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-A claim is allocated when the first task that uses the claim is bound. The claim is deallocated when
-the last task that uses the claim has left its node. The ResourceClaim controller of Kubernetes
-(KEP-4381) works in the same way. A terminating pod keeps the devices of its per-pod claims, and the
-recreated pod has new claims.
+A claim is allocated when the first task that uses it is bound, and deallocated when the last task
+that uses it has left its node, as the ResourceClaim controller of Kubernetes does (KEP-4381). A
+terminating pod keeps the devices of its per-pod claims, and the recreated pod has new claims.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
-"""Separator between the key of a claim and the time at which its terminating pod is deleted.
+"""Separates the key of a claim from the time at which its terminating pod is deleted.
 
 No Kubernetes object name contains this character.
 """
@@ -34,8 +33,8 @@ class ClaimBook:
     devices
         Initial state of the devices.
     standing
-        Tasks that initially have a node. A claim is deallocated if no task in `standing` uses the
-        claim and the claim is not reserved for a pod outside `known`.
+        Tasks that initially have a node. A claim is deallocated if no task in `standing` uses it
+        and it is not reserved for a pod outside `known`.
     known
         UIDs of the simulated pods.
 
@@ -60,14 +59,14 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """Current devices and claims; the same object as before if no claim has changed."""
+        """The current devices and claims; the same object as before if no claim has changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task whose `TaskShape` has the device requests of its per-pod claims."""
+        """Return a pending task with the device requests of its per-pod claims added."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -78,7 +77,7 @@ class ClaimBook:
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
         """Add a task as a user of its claims; unallocated claims get the granted devices.
 
-        Returns the task with a `TaskShape` that no longer contains these device requests.
+        Returns the task without these device requests.
         """
         if not task.device_claims:
             return task
@@ -101,7 +100,7 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def release_claims(self, task: Task) -> None:
-        """Remove a task from the users of its claims."""
+        """Remove a task as a user of its claims."""
         for key in task.device_claims:
             if self._users.get(key, {}).pop(task.key, None) is not None:
                 self._settle(key)
@@ -116,7 +115,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim keys of a terminating pod; its per-pod claims have changed keys."""
+        """Return the claim keys of a pod once it terminates; its per-pod claims get new keys."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -124,12 +123,12 @@ class ClaimBook:
     # --- internal methods ------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Return whether a claim is a per-pod claim without a problem."""
+        """Return whether a claim is a valid per-pod claim."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _settle(self, key: str) -> None:
-        """Update the users of a claim, and deallocate a claim without users."""
+        """Update the users of a claim, and deallocate the claim if it has none."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:
@@ -143,5 +142,5 @@ class ClaimBook:
 
 
 def _name(key: str) -> str:
-    """Return the key of a claim in the trace, without the time of a terminating pod."""
+    """Return the key of a claim in the trace, without the suffix for a terminating pod."""
     return key.partition(_LEFT)[0]

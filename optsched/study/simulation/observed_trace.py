@@ -1,4 +1,4 @@
-"""Build traces from one snapshot or a sequence of recorded snapshots of a cluster."""
+"""Build traces from a cluster snapshot or from a sequence of recorded snapshots."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskS
 def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> Trace:
     """Return a trace in which all gangs of a snapshot arrive at time 0.
 
-    Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
+    Running tasks continue on their nodes. Tasks that have finished or are terminating are omitted.
 
-    `duration_ms` is the run time of each gang after the snapshot, or None for runs without end.
+    `duration_ms` is how long each gang runs after the snapshot, or None if it never finishes.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -50,12 +50,12 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return a trace with the changes between snapshots, which are in order of time.
+    """Return a trace that contains the changes between snapshots in chronological order.
 
-    A gang arrives at its creation time. A gang runs from the binding of its first task until the
-    first snapshot in which the gang has ended or is missing. A gang that still exists in the last
-    snapshot runs without end. A gang that runs in the first snapshot continues on its nodes. Gangs
-    that ended without a run are omitted. A node fails or recovers at the time of the first snapshot
+    A gang arrives at its creation time. It runs from when its first task is bound until the first
+    snapshot in which it has finished or is missing; if it still exists in the last snapshot, it
+    never finishes. A gang that runs in the first snapshot continues on its nodes. Gangs that never
+    ran and have disappeared are omitted. A node fails or recovers at the time of the first snapshot
     that shows the change.
 
     Raises ValueError if `snapshots` is empty.
@@ -80,14 +80,13 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """Return the arrival of a gang over all snapshots, or None if the gang ended without a run."""
+    """Derive a gang's arrival from all snapshots; None if it disappeared without having run."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # Index of the snapshot in which the gang has ended or is missing; None if the gang still
-    # exists.
+    # Find the first snapshot in which the gang has finished or is missing; None if there is none.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -102,7 +101,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run begins when the first task was bound, or at the first snapshot with bound tasks.
+        # The run starts when the first task was bound, or at the first snapshot with bound tasks.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
@@ -127,7 +126,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
-    """Yield every node as first observed, without the pods of the gangs with the given keys."""
+    """Yield each node as first observed, without the pods of gangs whose keys are in `gangs`."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -138,9 +137,9 @@ def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
 
 
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
-    """Return the devices of the first snapshot with the claims of all snapshots.
+    """Return the devices in the first snapshot, with the claims in all snapshots.
 
-    Claims that appear in later snapshots are unallocated at first.
+    Claims that appear only in later snapshots are initially unallocated.
     """
     first = snapshots[0].devices
     came: dict[str, DeviceClaim] = {}
@@ -154,7 +153,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Yield the node events; all nodes are assumed to be ready before the first snapshot."""
+    """Yield the failures and recoveries of nodes; initially, all nodes are assumed to be ready."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

@@ -1,7 +1,7 @@
-"""Events of a simulation in order of time, and the JSON line of each event.
+"""The events of a simulation in chronological order, and their JSON lines.
 
-Events do not depend on the clock of the machine. The same trace, policy and seed give the same
-record, byte for byte.
+Events do not depend on the machine's clock. The same trace, policy and seed give the same record,
+byte for byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang are bound while the gang is still below its minimum or already runs."""
+    """Tasks of a gang are bound; the gang is still below its minimum, or it already runs."""
 
     at_ms: int
     job: str
@@ -48,13 +48,13 @@ class Start:
 
     at_ms: int
     job: str
-    run: int  # Number of this run of the gang, from 1.
-    places: tuple[Place, ...]  # Placements of the tasks that are bound at the start.
+    run: int  # Number of the run; a gang's first run is 1.
+    places: tuple[Place, ...]  # Placements of the tasks that are bound in the same session.
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tasks leave their nodes; the gang continues to run or to wait without these tasks."""
+    """Tasks leave their nodes, and the gang continues to run or wait without them."""
 
     at_ms: int
     job: str
@@ -69,12 +69,12 @@ class Stop:
 
     at_ms: int
     job: str
-    # The evicting action and the preemptor gang. After a node failure, `cause` is `node` and `by`
-    # is the name of the node.
+    # The action that evicted the tasks, and the preemptor gang. After a node failure, `cause` is
+    # `node` and `by` is the name of the node.
     cause: str
     by: str
     lost_ms: int  # Lost work in milliseconds, which must be repeated.
-    kept_ms: int  # Work of all runs that checkpoints have saved, in milliseconds.
+    kept_ms: int  # Work in all runs so far that checkpoints have saved, in milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Held:
     binds: int
     evictions: int
     waiting: int
-    # Objective levels of the certificate: (name, value, bound or None).
+    # The objective levels in the certificate: (name, value, bound or None).
     levels: tuple[tuple[str, int, int | None], ...]
 
 
@@ -141,7 +141,7 @@ def line_of(event: Event) -> str:
 
 
 def event_of(line: str) -> Event:
-    """Return the event of a JSON line; raise RecordError if the line is invalid."""
+    """Parse an event from its JSON line; raises RecordError if the line is invalid."""
     try:
         given = json.loads(line)
         kind = _BY_NAME[given["event"]]
@@ -153,7 +153,7 @@ def event_of(line: str) -> Event:
 
 
 def lines(events: Iterable[Event]) -> str:
-    """Return events as text, one JSON line per event."""
+    """Format events as text, with one JSON line per event."""
     return "".join(f"{line_of(event)}\n" for event in events)
 
 

@@ -1,4 +1,4 @@
-"""Replay a trace by name; the result includes the settings to reproduce the replay."""
+"""Replay a trace that the user names; the result includes the settings to reproduce the replay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
-"""File name pattern for a folder of recorded snapshots: one snapshot per file, in name order."""
+"""File name pattern in a folder of recorded snapshots: one snapshot per file, in name order."""
 
 SYNTHETIC = "gavel:"
 """Prefix of the names of synthetic traces."""
@@ -58,7 +58,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source, its digest, and the problems of objects that were omitted."""
+    """A trace with its source, its digest, and the problems for which objects were omitted."""
 
     trace: Trace
     source: str
@@ -69,9 +69,9 @@ class LoadedTrace:
 def read_given(
     source: str, trace_format: str | None = None, nodes: Path | None = None
 ) -> LoadedTrace:
-    """Return the trace that a user names on the command line.
+    """Read the trace that a user names on the command line.
 
-    Raises InstanceError if the trace cannot be read or contains no job to replay. Raises
+    Raises InstanceError if the trace cannot be read or contains no job to replay, and
     SyntheticError if the description of a synthetic trace is invalid.
 
     Parameters
@@ -82,7 +82,7 @@ def read_given(
     trace_format
         A format in `TRACE_FORMATS` for a published trace.
     nodes
-        A trace or manifests with the nodes on which a published trace is replayed.
+        A file with a trace or manifests, on whose nodes a published trace is replayed.
 
     """
     given = _read_given(source, trace_format, nodes)
@@ -123,7 +123,7 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 
 
 def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | TraceProblem, ...]]:
-    """Return the nodes of a trace or of manifests, and the problems of the file."""
+    """Read the nodes in a trace or in manifests; return them with the problems in the file."""
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
         return trace.nodes, problems
@@ -135,10 +135,10 @@ def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | Tra
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """Return the recorded snapshots of a cluster in the order of file names.
+    """Read the recorded snapshots of a cluster, in the order of file names.
 
-    Raises InstanceError if there is no snapshot, a snapshot cannot be read, or snapshots are not in
-    order of time.
+    Raises InstanceError if there is no snapshot, if a snapshot cannot be read, or if the snapshots
+    are not in chronological order.
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
@@ -164,14 +164,14 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of recorded events, and the length and the digest of the record."""
+    """The number of recorded events, and the length and digest of the record."""
 
     num_events: int = 0
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Add the text and the number of further events to the totals."""
+        """Add events to the totals; `text` is their part of the record."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -179,7 +179,7 @@ class Tally:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 digest of the whole record."""
+        """The SHA-256 digest of the record."""
         found: str = self._sha256.hexdigest()
         return found
 
@@ -189,15 +189,15 @@ class SimulationResult:
     """The result of a replay, which may be incomplete."""
 
     metrics: Metrics
-    charges: Chargeback  # Charges of queues and users.
+    charges: Chargeback  # Charges per queue and user.
     tally: Tally
     is_complete: bool
     ended_at_ms: int  # End of the replay in trace time.
-    faults: Mapping[str, int]  # Number of occurrences of each error in a rule.
+    faults: Mapping[str, int]  # Number of occurrences of each rule error and plan violation.
     wall_seconds: float
     timeline: Timeline | None = None  # Timeline for charts, or None if not requested.
-    # Arrival, start and end of each gang, sorted by arrival. Gangs that arrive in the warm-up are
-    # omitted.
+    # Arrival, start and end of each gang, sorted by arrival. Gangs that arrive during the warm-up
+    # are omitted.
     jobs: tuple[JobTimes, ...] = ()
 
 
@@ -210,7 +210,7 @@ def play(
     solver: Solver | None = None,
     clock: Clock,
 ) -> SimulationResult:
-    """Replay a trace to its end, and return the result."""
+    """Replay a trace to its end and return the result."""
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
@@ -238,7 +238,7 @@ def play(
 def as_result(
     given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
-    """Return the result of a replay as JSON, with the settings to reproduce the replay."""
+    """Return the result of a replay as JSON, including the settings that reproduce it."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",

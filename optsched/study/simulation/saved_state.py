@@ -1,4 +1,4 @@
-"""Write the state of a simulation as JSON, and resume the simulation exactly from this JSON."""
+"""Save the state of a simulation as JSON, and resume the simulation exactly from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Restore a state of `write_cluster` in a newly created cluster."""
+    """Restore a state that `write_cluster` returned, in a newly created cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
@@ -51,14 +51,14 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """Return the usage of queues as JSON with exact numbers, for `read_usage`."""
+    """Return the queues' past usage as JSON with exact numbers, for `read_usage`."""
     return {
         name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
     }
 
 
 def read_usage(state: Mapping[str, Any]) -> dict[str, Usage]:
-    """Return the usage of queues from the JSON of `write_usage`."""
+    """Parse the queues' past usage from the JSON of `write_usage`."""
     return {
         name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
         for name, (at_ms, pairs) in state.items()

@@ -1,6 +1,6 @@
-"""The cluster of a simulation: arrived gangs, placements of tasks, and ready nodes.
+"""The simulated cluster: the gangs that have arrived, task placements and ready nodes.
 
-The snapshot builder of the live scheduler makes the snapshots of the simulated cluster.
+Its snapshots are built by the live scheduler's snapshot builder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the devices that a session allocated to the task on the node.
+    """A node for a task, and the devices that a session allocated to the task on this node.
 
-    `devices` are the devices that the session grants to unallocated claims of the task.
+    `devices` are the devices that the session grants to the task's unallocated claims.
     """
 
     node: str
@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A placed task: its placement, start time and GPUs, and the time of its last checkpoint.
+    """A placed task: its placement, start time, GPUs and last checkpoint.
 
     Attributes
     ----------
@@ -73,11 +73,11 @@ class TerminatingPod:
     number
         Index of the gang's arrival in the trace.
     place
-        Task, node and GPUs.
+        The task, its node and its GPUs.
     resident
-        Task that represents the pod in snapshots; the task is terminating and has no gang.
+        A terminating task without a gang, which represents the pod in snapshots.
     devices
-        Devices that are allocated to the claims of the pod.
+        Devices that are allocated to the pod's claims.
 
     """
 
@@ -95,32 +95,32 @@ class Job:
     number: int
     arrival: Arrival
     gang: Gang  # The gang as it appears in the next snapshot.
-    fresh: Mapping[str, Task]  # Tasks of the gang as they arrived, by key.
-    # Placements of the placed tasks, by task key.
+    fresh: Mapping[str, Task]  # The gang's tasks as they arrived, keyed by task.
+    # Placements of the placed tasks, keyed by task.
     places: dict[str, Place] = field(default_factory=dict)
     since_ms: int | None = None  # Start of the current run, or None if the gang does not run.
-    kept_ms: int = 0  # Work that the gang has saved, in milliseconds.
+    kept_ms: int = 0  # Work that checkpoints have saved, in milliseconds.
     run: int = 0  # Number of runs that the gang has started.
-    # Counter that increases with every start, stop and move. Planned events with an older number
+    # A counter that increases with every start, stop and move. Scheduled events with a lower number
     # are ignored.
     turn: int = 0
 
     @property
     def minimum_members(self) -> int:
-        """Number of tasks that must be placed before the gang runs."""
+        """The number of tasks that must be placed before the gang runs."""
         return max(self.gang.min_member, 1)
 
     @property
     def waits(self) -> bool:
-        """Whether some task of the gang has no node."""
+        """Whether a task of the gang has no node."""
         return len(self.places) < len(self.fresh)
 
 
 class SimulatedCluster:
-    """The state of the simulated cluster; each method that changes the state gets the time.
+    """The state of the simulated cluster.
 
-    `jobs` contains the gangs that have arrived and have not finished, by key. `waiting` contains
-    the keys of gangs with some task that has no node.
+    `jobs` contains the gangs that have arrived and have not finished, keyed by gang. `waiting`
+    contains the keys of gangs of which a task has no node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -158,7 +158,7 @@ class SimulatedCluster:
     # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """Return the snapshot of the cluster at an instant in trace time."""
+        """Return a snapshot of the cluster; `at_ms` is its trace time."""
         if self._others.devices is not self._claims.devices:
             self._others = replace(self._others, devices=self._claims.devices)
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
@@ -169,7 +169,7 @@ class SimulatedCluster:
 
     @property
     def failed_nodes(self) -> list[str]:
-        """Names of nodes that have failed in the simulation."""
+        """The names of the nodes that have failed in the simulation."""
         ready = (node.name for node in self._trace.nodes if node.ready)
         return [name for name in ready if not self._is_node_ready(name)]
 
@@ -188,7 +188,7 @@ class SimulatedCluster:
     # --- gangs -----------------------------------------------------------------------------------
 
     def add(self, number: int, at_ms: int) -> Job:
-        """Add the gang of an arrival with all tasks pending; return the job of the gang."""
+        """Add the gang that arrives, with all tasks pending; return its job."""
         arrival = self._trace.arrivals[number]
         gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
         tasks = tuple(map(self._claims.waiting, gang.tasks))
@@ -213,7 +213,7 @@ class SimulatedCluster:
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
     ) -> tuple[Place, ...]:
-        """Place tasks on nodes at `at_ms`; return the placements in the task order of the gang."""
+        """Place tasks on nodes at `at_ms`; return the placements in the gang's task order."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (placement := placements.get(key)) is not None:
@@ -222,7 +222,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """Return GPU indices by task key for (node name, task) pairs that are placed together."""
+        """Allocate GPUs jointly to (node name, task) pairs; return the GPU indices by task."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -244,7 +244,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """Return the placements of a gang's tasks for `restore_places`."""
+        """Return the placements of a gang's tasks, as input for `restore_places`."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -258,10 +258,9 @@ class SimulatedCluster:
         )
 
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
-        """Remove tasks from their nodes; the tasks are then pending again.
+        """Remove tasks from their nodes; the tasks are pending again.
 
-        `leaves_ms` is the time at which the terminating pods release their resources. If
-        `leaves_ms` is None, the resources are released immediately.
+        The terminating pods release their resources at `leaves_ms`, or immediately if it is None.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []
@@ -281,11 +280,11 @@ class SimulatedCluster:
 
     @property
     def terminating_pods(self) -> tuple[TerminatingPod, ...]:
-        """Terminating pods in the order in which their grace periods end."""
+        """The terminating pods, in the order in which their grace periods end."""
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
-        """Return the terminating pod of a placed task."""
+        """Return the terminating pod that remains when a placed task is evicted."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
         place = Place(held.task, held.placement.node, held.gpus or ())
         resident = replace(
@@ -303,7 +302,7 @@ class SimulatedCluster:
         return TerminatingPod(leaves_ms, number, place, resident, held.placement.devices)
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
-        """Add a terminating pod, which continues to hold its resources."""
+        """Add a terminating pod, which still holds its resources."""
         node, task = terminating.place.node, terminating.resident
         task = self._claims.bind_claims(task, node, terminating.devices)
         self._gpus[node].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
@@ -311,7 +310,7 @@ class SimulatedCluster:
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
     def remove_expired_pods(self, at_ms: int) -> bool:
-        """Remove terminating pods after their grace period; return whether a pod was removed."""
+        """Remove pods whose grace period is over; return whether a pod was removed."""
         gone = 0
         while self._terminating and self._terminating[0].leaves_ms <= at_ms:
             terminating = self._terminating.pop(0)
@@ -323,14 +322,14 @@ class SimulatedCluster:
         return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
-        """Set the phase of a gang and, if given, the start of its wait (epoch milliseconds)."""
+        """Set the phase of a gang and, if given, since when it waits (epoch milliseconds)."""
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
             self._builder.gangs.store(job.gang.key, job.gang)
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
-        """Set the nominated nodes of pending tasks; return whether a nomination has changed."""
+        """Set the nominated nodes of pending tasks; return whether any has changed."""
         wanted = {
             t.key: replace(t, nominated_node=nodes.get(t.key, ""))
             for t in job.gang.tasks
@@ -341,7 +340,7 @@ class SimulatedCluster:
         return bool(wanted)
 
     def save(self, job: Job, at_ms: int) -> None:
-        """Record a checkpoint of a gang at `at_ms`: set `saved_ms` of all placed tasks."""
+        """Record that a gang saved a checkpoint at `at_ms`: set `saved_ms` of its placed tasks."""
         saved_ms = self._trace.start_ms + at_ms
         there = (t for t in job.gang.tasks if t.key in job.places)
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
@@ -352,7 +351,7 @@ class SimulatedCluster:
     # --- nodes -----------------------------------------------------------------------------------
 
     def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
-        """Mark a node as ready or failed; return the keys of the tasks on the node, by gang."""
+        """Mark a node as ready or failed; return the tasks on the node, keyed by gang."""
         node = self._builder.find_node(name)
         if node is not None:
             ready = ready and self._trace_nodes[name].ready
@@ -413,7 +412,7 @@ class SimulatedCluster:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """Return the gang of an arrival with pending tasks; no recorded time is after `now_ms`."""
+    """Return an arriving gang with all tasks pending, and with no timestamp after `now_ms`."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms
@@ -444,5 +443,5 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
 
 
 def _clamp_instant(at_ms: int, now_ms: int) -> int:
-    """Return a recorded time, or `now_ms` if the time is missing or in the future."""
+    """Return a timestamp, or `now_ms` if it is missing or in the future."""
     return min(at_ms, now_ms) if at_ms else now_ms

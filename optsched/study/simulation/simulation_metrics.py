@@ -1,7 +1,7 @@
-"""Metrics of a simulation: job times, utilisation, fairness and lost work.
+"""Simulation metrics: job times, utilisation, fairness and lost work.
 
 Each field of `Metrics` states its formula and source. All metrics are computed from a trace and the
-record of its replay, so stored records can be measured again.
+record of its replay; they can therefore be computed again from stored records.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.record import Event, Place
 
 UNFAIR: Final = 1.1
-"""A gang with a finish-time fairness above this limit is treated unfairly (Shockwave, NSDI 2023).
-"""
+"""Finish-time fairness above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +55,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Numbers and times of the jobs that arrive after the warm-up."""
+    """The numbers and times of jobs that arrive after the warm-up."""
 
-    # Number of gangs that arrived, of gangs that ever ran, and of gangs that finished.
+    # Number of gangs that arrived, that ever ran, and that finished.
     jobs: int
     started: int
     finished: int
     makespan_s: float | None  # Time from the first arrival to the last end (Gavel, OSDI 2020).
     jct_s: Spread | None  # Job completion time (end − arrival) of finished jobs.
-    queueing_s: Spread | None  # Time from the arrival to the first start of a gang.
+    queueing_s: Spread | None  # Time from a gang's arrival to its first start.
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,11 @@ class CapacityMetrics:
     """Fractions of the capacity of ready nodes, averaged over time."""
 
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time). In clusters without GPUs, the metric is a fraction of CPU time.
+    # over time). In clusters without GPUs, it is a fraction of CPU time.
     allocation: float | None
-    utilisation: float | None  # Like `allocation`, for gangs that run, without lost work.
-    # Fragmentation F of FGD over time, divided by the idle GPU capacity (ATC 2023, §3). The
-    # quotient is the fraction of idle GPU capacity that a typical task of the trace could not use.
-    # The quotient is None without GPUs.
+    utilisation: float | None  # Like `allocation`, but only for running gangs, without lost work.
+    # FGD's fragmentation F over time, divided by the idle GPU capacity (ATC 2023, §3): the fraction
+    # of idle GPU capacity that a typical task in the trace could not use. None without GPUs.
     fragmentation: float | None
 
 
@@ -86,15 +84,15 @@ class FairnessMetrics:
     """Fairness between queues and between jobs."""
 
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, averaged over
-    # time (shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two queues
-    # have waiting gangs.
+    # time (dominant shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than
+    # two queues have waiting gangs.
     drf_distance: float | None
-    # Jain index (Σx)²/(n·Σx²), where x is the weighted dominant share of a queue over time (Jain et
-    # al. 1984). The index covers the queues with arrivals.
+    # Jain index (Σx)²/(n·Σx²) over the queues with arrivals, where x is a queue's weighted dominant
+    # share over time (Jain et al. 1984).
     jain: float | None
-    # Mean and maximum of the finish-time fairness ρ, and the fraction of jobs with ρ above 1.1. The
-    # formula is ρ = completion time / (duration × max(1, N)). N is the mean number of jobs per GPU
-    # in the system while the job was in the system (Themis, NSDI 2020, and Shockwave, NSDI 2023).
+    # Mean and maximum of the finish-time fairness ρ, and the fraction of jobs with ρ above 1.1.
+    # ρ = completion time / (duration × max(1, N)), where N is the mean number of jobs per GPU in
+    # the system while the job was in it (Themis, NSDI 2020, and Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
@@ -104,25 +102,24 @@ class FairnessMetrics:
 class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
     """Metrics of one replay; a metric is None if it was not measured.
 
-    Job metrics include only jobs that arrive after the warm-up. Time averages cover the time from
-    the end of the warm-up to the last arrival. After the last arrival, the cluster drains under
-    every policy. If no job arrives after the warm-up, time averages extend to the end of the
-    record.
+    Job metrics cover only jobs that arrive after the warm-up. Time averages cover the time from the
+    end of the warm-up to the last arrival, because the cluster then drains under every policy. If
+    no job arrives after the warm-up, they extend to the end of the record.
     """
 
-    # Number of stops of running gangs: for another gang, and by a node failure.
+    # How often a running gang was stopped for another gang, and by a node failure.
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float  # GPU hours of repeated work, or CPU hours in a cluster without GPUs.
+    wasted_gpu_hours: float  # GPU hours of lost work, or CPU hours in a cluster without GPUs.
     # Lowest HyperNode tier that contains a gang, averaged over starts; None without HyperNodes.
     topology_tier: float | None
-    # Number of task pairs in different leaf HyperNodes, averaged over starts.
+    # Number of pairs of a gang's tasks in different leaf HyperNodes, averaged over starts.
     cross_leaf_pairs: float | None
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
     sessions: int  # Number of sessions after the warm-up.
     session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
-    # Gap |bound − value| / max(|bound|, |value|), averaged over sessions and levels with a bound.
-    # The average is None if no level has a bound.
+    # Gap |bound − value| / max(|bound|, |value|), averaged over all levels with a bound in all
+    # sessions; None if no level has a bound.
     gap: float | None
 
 
@@ -132,11 +129,11 @@ class JobTimes:
 
     name: str  # Key `namespace/name` of the gang.
     arrived_ms: int
-    # Times of the first start and of the end. `started_ms` is None if the gang never ran.
-    # `ended_ms` is None if the gang has not finished.
+    # Time of the first start, or None if the gang never ran; time of the end, or None if the gang
+    # has not finished.
     started_ms: int | None
     ended_ms: int | None
-    # Finish-time fairness ρ of a finished gang (see `Metrics.ftf_mean`); None without a duration.
+    # Finish-time fairness ρ (see `Metrics.ftf_mean`); None if unfinished or without duration.
     finish_time_fairness: float | None = None
 
 
@@ -147,11 +144,10 @@ def measure(
     warm_up_ms: int = 0,
     session_seconds: Sequence[float] = (),
 ) -> Metrics:
-    """Return the metrics of a replay.
+    """Compute the metrics of a replay.
 
-    `events` is the record of the replay of `trace`. `warm_up_ms` is the length of the warm-up,
-    whose events are not measured. `session_seconds` lists the wall-clock times of the sessions, if
-    measured.
+    `events` is the record of the replay of `trace`. Events during the first `warm_up_ms` are not
+    measured. `session_seconds` lists the wall-clock times of the sessions, if measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:
@@ -160,7 +156,7 @@ def measure(
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return the mean and nearest-rank percentiles of values, or None without values."""
+    """Return the mean and nearest-rank percentiles of values, or None if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -170,7 +166,10 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def jain_index(values: Sequence[float]) -> float | None:
-    """Return (Σx)²/(n·Σx²): 1 for equal values, 1/n for one non-zero value, None for only zeros."""
+    """Return (Σx)²/(n·Σx²), or None if all values are zero.
+
+    The index is 1 for equal values, and 1/n if only one value is non-zero.
+    """
     squares = sum(x * x for x in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
@@ -179,7 +178,10 @@ def jain_index(values: Sequence[float]) -> float | None:
 
 
 class Fragmentation:
-    """Fragmentation F of nodes for typical tasks of a trace (FGD §3, `NodeGpuShareFragAmount`)."""
+    """Computes the fragmentation F of nodes for a trace's typical tasks.
+
+    Source: FGD §3, `NodeGpuShareFragAmount`.
+    """
 
     def __init__(self, trace: Trace) -> None:
         shapes = Counter(t.shape for a in trace.arrivals for t in a.gang.tasks)
@@ -190,7 +192,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return the mean idle GPU thousandths of a node that typical tasks cannot use."""
+        """Return a node's idle GPU thousandths that typical tasks cannot use, on average."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         reach, sizes = self._reach[node.name], tuple(sorted(free))
@@ -216,7 +218,7 @@ def _reaches(kind: GpuClass, node: Node) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The state of a gang during the processing of a record."""
+    """The state of a gang while a record is processed."""
 
     arrival: Arrival
     submit_ms: int
@@ -228,7 +230,7 @@ class _Job:
 
 
 class Measuring:
-    """An accumulator that computes the metrics of a replay event by event."""
+    """Computes the metrics of a replay, event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms
@@ -249,7 +251,7 @@ class Measuring:
 
     @property
     def jobs(self) -> tuple[JobTimes, ...]:
-        """Times of all measured gangs, sorted by arrival and name."""
+        """The times of all measured gangs, sorted by arrival and name."""
         waiting = [
             JobTimes(key, job.submit_ms, job.start_ms, None)
             for key, job in self._jobs.items()
@@ -259,7 +261,7 @@ class Measuring:
 
     @property
     def num_finished(self) -> int:
-        """Number of measured jobs that have finished so far."""
+        """The number of measured jobs that have finished so far."""
         return self._count["finished"]
 
     # --- events ----------------------------------------------------------------------------------
@@ -375,7 +377,7 @@ class Measuring:
     # --- elapsed time ----------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; time averages exclude the time outside the measured window."""
+        """Advance to an instant; add elapsed time within the measured window to time averages."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -388,7 +390,7 @@ class Measuring:
     # --- results ---------------------------------------------------------------------------------
 
     def metrics(self, session_seconds: Sequence[float]) -> Metrics:
-        """Return the metrics of all events up to now."""
+        """Return the metrics of all events so far."""
         nodes, over, jobs = self._nodes, self._nodes.over, self.jobs
         delays = [j.started_ms - j.arrived_ms for j in jobs if j.started_ms is not None]
         ended = [(j, j.ended_ms) for j in self._times if j.ended_ms is not None]
@@ -436,8 +438,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated GPU thousandths of nodes, or CPU thousandths in clusters without GPUs.
 
-    `num_gpus` is the number of GPUs of all nodes. `has_plain` is true if a node has GPUs other than
-    vGPUs. The fragmentation F is defined only for GPUs other than vGPUs.
+    `num_gpus` is the total number of GPUs. `has_plain` is true if a node has GPUs other than vGPUs;
+    the fragmentation F is defined only for these.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -466,13 +468,13 @@ class _Nodes:
         self.over = dict.fromkeys(sums, 0.0)
 
     def size(self, task: Task, place: Place) -> int:
-        """Return a task's request in thousandths of a GPU, or of a CPU in clusters without GPUs."""
+        """Return a task's request in thousandths of a GPU, or of a CPU if there are no GPUs."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
         return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
-        """Add a task to its node (`sign` 1), or remove the task (`sign` −1)."""
+        """Add a task to its node (`sign` 1) or remove it (`sign` −1)."""
         node = place.node
         self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
@@ -485,7 +487,7 @@ class _Nodes:
             self._update_fragmentation(node)
 
     def mark_node(self, name: str, *, is_up: bool) -> None:
-        """Mark a node as failed or ready."""
+        """Mark a node as ready or failed."""
         if is_up is (name in self._up):
             return
         sign = 1 if is_up else -1
@@ -495,7 +497,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the products of current amounts and elapsed time to the sums over time."""
+        """Add the current amounts, multiplied by the elapsed time, to the sums over time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -507,7 +509,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Update the idle GPU capacity of a node that typical tasks cannot use."""
+        """Update a node's idle GPU capacity that typical tasks cannot use."""
         if not self._free[name]:
             return
         now = 0.0
@@ -520,7 +522,7 @@ class _Nodes:
 
 
 class _Shares:
-    """Weighted dominant shares of queues, and the number of waiting gangs of each queue."""
+    """The weighted dominant share and the number of waiting gangs of each queue."""
 
     def __init__(self, trace: Trace) -> None:
         total: Counter[str] = Counter()
@@ -537,12 +539,12 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record that a gang begins (`sign` 1) or ceases (`sign` −1) to wait for its minimum."""
+        """Record that a gang starts (`sign` 1) or stops (`sign` −1) waiting for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
     def add_task(self, gang: Gang, task: Task, sign: int) -> None:
-        """Record that a task is placed on a node (`sign` 1) or leaves its node (`sign` −1)."""
+        """Record that a task is placed on (`sign` 1) or removed from (`sign` −1) a node."""
         held = self._held[gang.queue]
         for resource, amount in task.shape.request:
             held[resource] += sign * amount
@@ -550,7 +552,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the products of current shares and elapsed time to the sums over time."""
+        """Add the current shares, multiplied by the elapsed time, to the sums over time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -570,7 +572,7 @@ class _Shares:
 
 
 class Nearness:
-    """Network distances between the nodes on which each gang starts."""
+    """Records how close to each other, in the network, the tasks of each gang start."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -579,14 +581,14 @@ class Nearness:
         self._pairs: list[int] = []
 
     def started(self, places: Iterable[Place]) -> None:
-        """Record the placements of a gang that has started."""
+        """Record the placements of a gang that has just started."""
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
         number, by_name = Counter(leaves), self._topology.by_name
         chains: list[set[str]] = []
         for leaf in number:
-            # The HyperNode of the nodes, and its ancestors.
+            # Collect the leaf HyperNode and its ancestors.
             chain, at = set[str](), leaf
             while at in by_name and at not in chain:
                 chain.add(at)
@@ -609,5 +611,5 @@ class Nearness:
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """Return the metrics by name as JSON; percentiles of a metric are a nested object."""
+    """Return the metrics as JSON, keyed by name; a metric's percentiles are a nested object."""
     return asdict(metrics)

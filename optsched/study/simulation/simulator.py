@@ -1,12 +1,13 @@
-"""Replay a trace in virtual time: arrivals, ends, node failures and sessions.
+"""Replay a trace in virtual time: gangs arrive and finish, nodes fail, and sessions run.
 
-The sessions run the code of the live scheduler on snapshots of the simulated cluster. Events at the
-same instant have a fixed order: terminating pods are deleted, gangs finish, nodes fail or recover,
-gangs arrive, a session runs. Sessions begin at multiples of the session period.
+The sessions run the live scheduler's code on snapshots of the simulated cluster. Events at the same
+instant have a fixed order: terminating pods are deleted, gangs finish, nodes fail or recover, gangs
+arrive, a session runs. Sessions start at multiples of the session period.
 
 As in the live scheduler, a session is skipped if the cluster has not changed since the last session
-and no gang has waited past its limit. Without changes, sessions still run at exponentially growing
-intervals. A session is also skipped if no task is pending, unless the policy moves running pods.
+and no gang has waited beyond its limit. Without changes, sessions still run at exponentially
+growing intervals. A session is also skipped if no task is pending, unless the policy moves running
+pods.
 """
 
 from __future__ import annotations
@@ -43,29 +44,29 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""The cause that the record states for events that result from a node failure."""
+"""The recorded cause of events that result from a node failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a simulation."""
 
-    # Time between two session starts; None uses the period of the policy.
+    # Time between two session starts; if None, the policy's period.
     period_ms: int | None = None
-    # Instant in trace time at which the replay stops, or None to replay until no event remains.
+    # Trace time at which the replay stops; if None, it continues until no event remains.
     until_ms: int | None = None
     seed: int = 0  # Random seed of the solver.
 
 
 @dataclass(slots=True)
 class _SessionTimer:
-    """A timer that decides when the next session runs."""
+    """A timer that determines when the next session runs."""
 
     period_ms: int
-    # Earliest time of the next requested session; None without a request.
+    # Earliest time of the next session, or None if no session is requested.
     asks_at_ms: int | None = None
     held_ms: int = -1  # Time of the last session; -1 before the first session.
-    times: int = 0  # Number of sessions since the last change.
+    times: int = 0  # Number of sessions since the cluster last changed.
     number: int = 0  # Number of sessions so far.
     is_changed: bool = False  # True if the last session changed the cluster.
 
@@ -76,7 +77,7 @@ class _SessionTimer:
             self.asks_at_ms = now_ms
 
     def request_next(self, now_ms: int) -> None:
-        """Request a session in the next period because the last session changed the cluster."""
+        """Request a session in the next period, because the last one changed the cluster."""
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
@@ -89,23 +90,23 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """State that sessions of a simulation pass on to later sessions."""
+    """The state that a session hands on to later sessions."""
 
-    half_life_ms: int  # Half-life of the past usage of queues; 0 if no plugin reads past usage.
+    half_life_ms: int  # Half-life of the queues' past usage; 0 if no plugin reads past usage.
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    # Time of the last moves of running pods, by plugin.
+    # When each plugin last moved running pods, keyed by plugin name.
     shuffled_ms: dict[str, int] = field(default_factory=dict)
     nominated: set[str] = field(default_factory=set)  # Keys of gangs with nominated nodes.
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the usage of queues and the times of the last moves added."""
+        """Add the queues' past usage and the times of the last moves to a snapshot."""
         if self.shuffled_ms:
             snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
         return self.usage.noted(snapshot, self.half_life_ms)
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot, its result, and the `Problem` of the session before it."""
+    """The last session: its snapshot and result, and the `Problem` of the previous session."""
 
     snapshot: Snapshot
     previous: Problem | None
@@ -115,7 +116,7 @@ class _LastSession(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A planned event of a job: the job finishes, or saves a checkpoint."""
+    """A scheduled event of a job: the job finishes or saves a checkpoint."""
 
     at_ms: int
     rank: int
@@ -127,11 +128,11 @@ _FINISH, _SAVE = 0, 1
 
 
 class Simulation:
-    """One replay of a trace; call `step` until `step` returns None.
+    """One replay of a trace; call `step` until it returns None.
 
-    `now_ms` is the current trace time. `session_seconds` lists the wall-clock time of each session,
-    and is empty without a clock. `faults` counts each error in a rule of a plugin and each reason
-    for which a plan was rejected.
+    `now_ms` is the current trace time. `session_seconds` lists the wall-clock time of each session;
+    it is empty without a clock. `faults` maps each error in a plugin rule, and each violation for
+    which a plan was rejected, to its number of occurrences.
     """
 
     def __init__(
@@ -168,12 +169,12 @@ class Simulation:
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions so far."""
+        """The number of sessions so far."""
         return self._timer.number
 
     @property
     def last_plan(self) -> Plan | None:
-        """Last plan, with the reasons why gangs wait, or None before the first session.
+        """The last plan, with the reasons why gangs are pending; None before the first session.
 
         The reasons are computed when this property is read.
         """
@@ -188,7 +189,7 @@ class Simulation:
     # --- saved state ------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the simulation between two steps as JSON."""
+        """Return the state between two steps as JSON."""
         return {
             "version": saved_state.VERSION,
             "now": self.now_ms,
@@ -204,7 +205,10 @@ class Simulation:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Restore a state of the same trace, policy and options, before the first step."""
+        """Restore a saved state; call it before the first step.
+
+        The state must come from a simulation with the same trace, policy and options.
+        """
         saved_state.read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._timer.held_ms = given["now"], given["held"]
         self._timer.asks_at_ms, self._timer.times = given["asks"], given["times"]
@@ -225,7 +229,7 @@ class Simulation:
     # --- steps -----------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
-        """Run the simulation to its end and return the events."""
+        """Run the simulation to its end and return all events."""
         events: list[Event] = []
         while (found := self.step()) is not None:
             events += found
@@ -235,12 +239,12 @@ class Simulation:
         """Return the events up to and including the next session, or None at the end."""
         self._out = []
         while True:
-            # Without pending tasks, a session could only move running pods.
+            # If no task is pending, a session could only move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
             while self._due and self._is_void(self._due[0]):
                 heappop(self._due)
-            # The times of the next events other than a session.
+            # Collect the time of the next event of each type, except sessions.
             times = [self._due[0].at_ms] if self._due else []
             if self.cluster.terminating_pods:
                 times.append(self.cluster.terminating_pods[0].leaves_ms)
@@ -268,7 +272,7 @@ class Simulation:
     # --- events ----------------------------------------------------------------------------------
 
     def _happen(self, at_ms: int) -> None:
-        """Process all events at an instant except the session."""
+        """Process all events at an instant, except the session."""
         if self.cluster.remove_expired_pods(at_ms):
             self._timer.request(self.now_ms)
         while self._due and self._due[0].at_ms == at_ms:
@@ -324,7 +328,7 @@ class Simulation:
     # --- runs and lost work ----------------------------------------------------------------------
 
     def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
-        """Start or continue a job whose tasks were just placed."""
+        """Start or continue a job of which tasks have just been placed."""
         key, now_ms = job.gang.key, self.now_ms
         if job.since_ms is not None or len(job.places) < job.minimum_members:
             self._out.append(record.Bind(now_ms, key, places))
@@ -337,7 +341,7 @@ class Simulation:
         self._start_run(job)
 
     def _start_run(self, job: Job) -> None:
-        """Start a run of a job whose minimum is placed."""
+        """Start a run of a job whose minimum number of tasks is placed."""
         job.since_ms = self.now_ms
         job.turn += 1
         self._plan_turn(job, self.now_ms)
@@ -357,7 +361,7 @@ class Simulation:
             heappush(self._due, _Due(at_ms, _SAVE, job.gang.key, job.turn))
 
     def _cut(self, job: Job) -> int:
-        """End the run of a job, and return the lost work in milliseconds."""
+        """End the current run of a job; return the lost work in milliseconds."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
         saved_ms = done_ms // every_ms * every_ms if every_ms else 0
@@ -367,7 +371,7 @@ class Simulation:
         return done_ms - saved_ms
 
     def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
-        """Remove tasks of a job from their nodes; stop the job if it falls below its minimum."""
+        """Remove tasks of a job from their nodes; stop the job if too few tasks remain."""
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
         leaves_ms = now_ms + job.arrival.grace_ms if stays else None
@@ -386,7 +390,7 @@ class Simulation:
         return self._memory.noted(self.cluster.snapshot(self.now_ms))
 
     def _note_usage(self) -> None:
-        """Update the past usage of queues if a plugin reads past usage."""
+        """Update the queues' past usage if a plugin reads it."""
         if self._memory.half_life_ms:
             self._snapshot()
 
@@ -418,8 +422,8 @@ class Simulation:
         self.carry_out(report.plan)
         self._note_usage()
         if not self._timer.is_changed:
-            # Without changes, the next session runs when a gang has waited past its limit, or after
-            # an exponential backoff.
+            # Without changes, the next session runs when a gang has waited beyond its limit, or
+            # after an exponential backoff.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
             limit_ms = self.policy.budgets.starvation_after_ms
@@ -432,7 +436,7 @@ class Simulation:
             self._timer.asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
-        """Execute a plan: evicted pods terminate, and bound pods run immediately."""
+        """Execute a plan: evicted pods start to terminate, and bound pods run immediately."""
         self._timer.is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
@@ -443,7 +447,7 @@ class Simulation:
         self._nominate(plan)
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
-        """Execute evictions gang by gang, and place moved tasks on their target nodes."""
+        """Execute the evictions of each gang, and place moved tasks on their target nodes."""
         by_job: dict[str, list[Evict]] = {}
         for each in evictions:
             job = self.cluster.job_of(each.task)
@@ -461,7 +465,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # Remove all moved tasks first, because a task may move to a node that another task leaves.
+        # Remove all moved tasks first: a task may need the capacity that another task releases.
         for job, theirs in moving:
             ran = job.since_ms is not None
             lost_ms = self._cut(job) if ran else 0
@@ -487,7 +491,7 @@ class Simulation:
             self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations of a plan, and remove all other nominations."""
+        """Apply the nominations in a plan, and remove all earlier nominations."""
         rooms: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -508,7 +512,7 @@ def _eviction_cause(eviction: Evict) -> str:
 
 
 def _interval_ms(gang: Gang) -> int:
-    """Return the interval at which a gang saves its work; 0 if the gang never saves its work."""
+    """Return the checkpoint interval of a gang in milliseconds; 0 if it saves no checkpoints."""
     text = gang.annotations.get(CHECKPOINT_INTERVAL)
     try:
         return 0 if text is None else max(parse_duration_ms(text), 0)

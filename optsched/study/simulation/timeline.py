@@ -1,6 +1,6 @@
-"""The timeline of a replay for charts: the stays of tasks on nodes and the runs of gangs.
+"""The timeline of a replay: when tasks were on nodes and when gangs ran, for use in charts.
 
-The timeline is built from the record of a replay, event by event.
+It is built from the record of the replay, event by event.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return percentiles 0 to 100 of gang times, and shares of queues over time, as JSON."""
+    """Return as JSON the percentiles (0 to 100) of gang times, and queue shares over time."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     times: dict[str, list[int]] = {}
@@ -56,7 +56,7 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
-        # Parts of the gangs whose times are in `jct_s` and `queueing_s`.
+        # The fractions of gangs whose times are in `jct_s` and in `queueing_s`.
         "jct_part": len(done) / max(len(timeline.jobs), 1),
         "queueing_part": len(waited) / max(len(timeline.jobs), 1),
         "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
@@ -69,27 +69,27 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
-    The gap is at most 1 for numbers of the same sign, so that gaps of levels and sessions can be
-    averaged. In contrast, `relative_gap` has no upper limit for small values.
+    For numbers with the same sign, the gap is at most 1, which allows averaging over levels and
+    sessions. In contrast, `relative_gap` has no upper limit for small values.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
 
 def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
-    """Return the nearest-rank percentile of non-empty, ascending values."""
+    """Return the nearest-rank percentile of sorted values; there must be at least one."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
 def percentiles(times_ms: Iterable[int]) -> list[float]:
-    """Return nearest-rank percentiles 0 to 100 of times, in seconds; empty without times."""
+    """Return the nearest-rank percentiles 0 to 100 of times, in seconds; empty if no times."""
     ordered = sorted(times_ms)
     return [nearest_rank(ordered, p) / 1000 for p in range(101)] if ordered else []
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return the mean fraction of GPUs that each queue holds per time bin; small queues are summed.
+    """Return the mean fraction of all GPUs that each queue holds in each time bin.
 
-    In clusters without GPUs, the numbers are fractions of all CPUs.
+    The queues that hold least are summed up. In clusters without GPUs, CPUs are counted.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -110,11 +110,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean amount (num_rows, bins) of the intervals of each row in each time bin.
+    """Return the mean amount (num_rows, bins) held in each row during each time bin.
 
-    `spans` are the begins and the ends of the intervals. `amounts` is the constant amount of each
-    interval, and `rows` is the row to which the interval belongs. `edges` are the ascending edges
-    of the bins.
+    `spans` are the starts and ends of intervals. During an interval, its row in `rows` holds its
+    amount in `amounts`. `edges` are the ascending edges of the bins.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -140,7 +139,10 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return the sum (num_rows, instants) of the amounts of half-open intervals at each instant."""
+    """Return the total amount (num_rows, instants) held in each row at each instant.
+
+    The arguments have the same meaning as in `bin_means`; the intervals are half-open.
+    """
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
     np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)
@@ -149,12 +151,12 @@ def at_instants(
 
 
 def column(values: Sequence[Any]) -> Ints:
-    """Return integers as an array of int64, even for an empty sequence."""
+    """Return integers as an int64 array; the sequence may be empty."""
     return np.array(values, dtype=np.int64)
 
 
 GOES_ON: Final = ""
-"""The value of the field `why` of a stay or run that lasts until the end of the timeline."""
+"""The value of `why` for a stay or run that continues beyond the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 
@@ -165,19 +167,19 @@ CPU_UNIT: Final = "CPU"
 class Stay(NamedTuple):
     """The stay of a task on a node, from its placement until it leaves the node."""
 
-    job: int  # Index of the job of the task in `Timeline.jobs`.
+    job: int  # Index of the task's job in `Timeline.jobs`.
     task: str
     node: int
     lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; see `Lanes`.
     milli: int  # Thousandths of each lane that the task holds.
-    shape: int  # Index of the task's shape in `Timeline.shapes`.
+    shape: int  # Index of the task's request in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # Reason of the end: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
+    why: str  # Why it ended: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):
-    """A run of a gang, in which its minimum is placed: begin, end, and why the run ended."""
+    """A run of a gang, during which its minimum number of tasks is placed."""
 
     from_ms: int
     to_ms: int
@@ -192,27 +194,27 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Total request of all tasks, in thousandths of a GPU or, in clusters without GPUs, of a CPU.
+    # Total request of all tasks, in thousandths of a GPU, or of a CPU in clusters without GPUs.
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
     done_ms: int | None = None  # Time at which the gang finished, or None.
 
     def start_ms(self) -> int | None:
-        """Return the time at which the gang first ran, or None if the gang never ran."""
+        """Return the time of the gang's first start, or None if it never ran."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the gang runs at the end of the timeline."""
+        """Whether the gang is running at the end of the timeline."""
         return bool(self.runs) and self.runs[-1].why == GOES_ON
 
     def waited_ms(self, end_ms: int) -> int:
-        """Return the total time that the gang waited for its minimum."""
+        """Return the total time for which the gang waited for its minimum number of tasks."""
         return sum(b - a for a, b in self.waits(end_ms))
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
-        """Return the intervals in which the gang waited for its minimum."""
+        """Return the intervals in which the gang waited for its minimum number of tasks."""
         stops = [self.submit_ms, *(run.to_ms for run in self.runs)]
         starts = [*(run.from_ms for run in self.runs), end_ms]
         if self.done_ms is not None or self.is_running:
@@ -227,13 +229,13 @@ class Lanes:
     unit: str  # `GPU` or `CPU`.
     # Number of lanes of each node; 0 for nodes without GPUs in a cluster with GPUs.
     number: tuple[int, ...]
-    milli: tuple[int, ...]  # Capacity of one lane of each node, in thousandths of a GPU or CPU.
-    # Capacity that pods outside the replay hold: (node, lane, thousandths).
+    milli: tuple[int, ...]  # Capacity of a lane on each node, in thousandths of a GPU or CPU.
+    # Capacity held by pods that are not replayed: (node, lane, thousandths).
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def total_milli(self) -> int:
-        """Capacity of all lanes of the cluster, in thousandths of a GPU or CPU."""
+        """The total capacity of all lanes, in thousandths of a GPU or CPU."""
         return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
 
 
@@ -241,26 +243,25 @@ class Lanes:
 class Timeline:
     """All stays and runs of a replay."""
 
-    # Names of nodes and of queues; other fields refer to these names by index.
+    # Node names and queue names; other fields refer to them by index.
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # Stays of tasks and histories of gangs, in the order in which they begin.
+    # Stays of tasks and histories of gangs, in the order in which they start.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # Request of each task shape by resource, as a fraction of the whole cluster. The array has the
-    # shape (number of task shapes, number of resources).
+    # Each distinct task request as fractions of the cluster's capacity, by (request, resource).
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # Times when a node is down: (node, from_ms, to_ms).
+    down: Sequence[tuple[int, int, int]]  # When nodes are down: (node, from_ms, to_ms).
     end_ms: int  # End of the timeline, at least 1.
-    # Gaps of each session over the levels with a bound: (at_ms, largest gap, mean gap).
+    # For each session, its gap over the levels with a bound: (at_ms, largest gap, mean gap).
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Reasons (code, message) of the last session for gangs that wait at the end, by gang key.
+    # Why gangs are waiting at the end: (code, message) from the last session, keyed by gang.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class TimelineBuilder:
-    """A builder that computes the timeline of a replay event by event."""
+    """Builds the timeline of a replay, event by event."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -319,7 +320,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """Return the timeline until the last event or `end_ms`, with the reasons in `pending`."""
+        """Return the timeline up to the last event or `end_ms`, with the reasons in `pending`."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
