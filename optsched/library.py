@@ -497,7 +497,7 @@ def read_trace(
 
 
 def load_policy(model: str | Path) -> Policy:
-    """Load a policy from a model file, and return it.
+    """Load the policy that a model defines.
 
     Parameters
     ----------
@@ -785,8 +785,8 @@ def compare(
     Returns
     -------
     Comparison
-        The method `mean_of_model`, `difference` (paired, with a simultaneous confidence interval),
-        `verdict`, `as_json` and `as_csv`.
+        The results, with the methods `mean_of_model`, `difference` (paired, with a simultaneous
+        confidence interval), `verdict`, `as_json` and `as_csv`.
 
     Raises
     ------

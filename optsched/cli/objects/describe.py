@@ -221,7 +221,7 @@ async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
 
 
 async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
-    """Drop events about a rejected object that exists meanwhile; events about pods are kept."""
+    """Drop events about rejected non-pod objects that exist now; keep events about pods."""
     missing: dict[Ref, bool] = {}
     found = []
     for event in sorted(events, key=last_ms, reverse=True):

@@ -86,7 +86,7 @@ def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_text(milliseconds: int) -> str:
-    """Format a time in the API server's format; milliseconds are added unless they are zero."""
+    """Format a time as the API server does, with a fraction of a second only if it is not zero."""
     return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""Kind of the object in a dump whose `takenAt` records when the snapshot was taken."""
+"""Kind of the object that records in a dump when the snapshot was taken (`takenAt`)."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a text: write it in quotes"

@@ -83,7 +83,7 @@ SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDU
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Settings that determine which pods and nodes belong to this scheduler, and their defaults.
+    """Settings that select the pods and nodes of this scheduler and control their decoding.
 
     Attributes
     ----------
