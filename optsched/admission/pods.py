@@ -95,7 +95,7 @@ def validate(review: Review) -> None:
     """Deny a pod with invalid annotations, or in a queue or PodGroup that its user may not use."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if not isinstance(scheduler, str | None):
-        review.deny("spec.schedulerName: is not a text: write the name of a scheduler")
+        review.deny("spec.schedulerName: is not a string: write the name of a scheduler")
         return
     if (
         review.request.action is not Action.DELETE

@@ -286,7 +286,7 @@ def _read_text(fields: Raw, name: str, uid: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise MalformedReview(f"request: {name} is not a text", uid)
+        raise MalformedReview(f"request: {name} is not a string", uid)
     return value
 
 

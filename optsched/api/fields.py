@@ -252,7 +252,7 @@ class Fields:
             if isinstance(value, str):
                 found.append(value)
             else:
-                self.reject(f"{name}[{position}]", value, "is not a text: write it in quotes")
+                self.reject(f"{name}[{position}]", value, "is not a string: write it in quotes")
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
@@ -342,7 +342,7 @@ class Fields:
 
 def _text_problem(value: object, schema: Schema) -> str:
     if not isinstance(value, str):
-        return "is not a text: write it in quotes"
+        return "is not a string: write it in quotes"
     choices = schema.get("enum")
     if choices is not None and value not in choices:
         return f"is not one of {', '.join(choice for choice in choices if choice)}"

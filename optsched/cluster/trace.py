@@ -177,7 +177,7 @@ def sound_trace(trace: Trace) -> Found:
     for event in _drop_out_of_order(trace.node_events, lambda e: ("Node", e.node), problems):
         known = state.get(event.node)
         if known is None or known is event.change:
-            message = "is no node of this trace" if known is None else f"is {known} already"
+            message = "is not a node of this trace" if known is None else f"is {known} already"
             problems.append(TraceProblem("Node", event.node, "", None, message, event.where))
         else:
             state[event.node] = event.change
@@ -311,7 +311,7 @@ class _ClusterCapacity:
         gang = arrival.gang
         unknown = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if unknown is not None:
-            return _problem(arrival, "node", unknown, "is no node of this trace")
+            return _problem(arrival, "node", unknown, "is not a node of this trace")
         least = gang.min_member or 1
         shapes = Counter(t.shape for t in gang.tasks)
         num_fitting = sum(min(n, self._count_fitting(shape)) for shape, n in shapes.items())

@@ -234,7 +234,7 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
         return {str(k): _short(str(v)) for k, v in found["nodeErrors"].items() if v}, True
     message = found.get("errorMessage") or found.get("status") or ""
     if not isinstance(message, str):
-        raise ValueError("answered a value that is not a text in errorMessage")
+        raise ValueError("answered a value that is not a string in errorMessage")
     return ({node: _short(message)} if message else {}), False
 
 

@@ -107,7 +107,7 @@ def read_text(path: str, read: Callable[[Path], str]) -> str:
     except OSError as e:
         raise PolicyError([_about_file(path, f"cannot be read: {e.strerror or e}")]) from e
     except UnicodeError as e:
-        raise PolicyError([_about_file(path, "is not a text in UTF-8")]) from e
+        raise PolicyError([_about_file(path, "is not UTF-8 text")]) from e
 
 
 def _about_file(path: str, message: str, likely: str = "") -> Problem:

@@ -95,4 +95,4 @@ def text_of(file: Path) -> str:
     except OSError as e:
         raise InstanceError(f"{file}: cannot be read: {e.strerror}") from e
     except UnicodeDecodeError as e:
-        raise InstanceError(f"{file}: is not a text in UTF-8") from e
+        raise InstanceError(f"{file}: is not UTF-8 text") from e

@@ -22,7 +22,7 @@ _JSON: Final = {
     "Unexpected UTF-8 BOM (decode using utf-8-sig)": "a byte order mark is not allowed",
 }
 _KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
-    ((UnicodeDecodeError,), "is not a text in UTF-8"),
+    ((UnicodeDecodeError,), "is not UTF-8 text"),
     ((RecursionError,), "it is nested too deeply"),
     ((TypeError, AttributeError), "a value has the wrong type"),
 )

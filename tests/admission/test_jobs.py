@@ -395,7 +395,7 @@ REFUSED = [
     pytest.param(job(maxRetry="x"), ['spec.maxRetry: "x" is not a whole number'], id="maxRetry"),
     pytest.param(
         job(plugins={"svc": [1]}),
-        ["spec.plugins[svc][0]: 1 is not a text: write it in quotes"],
+        ["spec.plugins[svc][0]: 1 is not a string: write it in quotes"],
         id="unknown plugins argument",
     ),
     pytest.param(

@@ -590,7 +590,7 @@ UNREADABLE = [
     pytest.param(
         "/podgroups/validate",
         group(priorityClassName=5),
-        ["spec.priorityClassName: 5 is not a text: write it in quotes"],
+        ["spec.priorityClassName: 5 is not a string: write it in quotes"],
         id="priorityClassName",
     ),
     pytest.param(

@@ -220,7 +220,7 @@ def test_a_review_is_read():
         ({**body(), "request": None}, "request: is missing or has no uid", ""),
         (body(uid=7), "request: is missing or has no uid", ""),
         (body(resource=None), "request.resource: is missing", "u-1"),
-        (body(name=7), "request: name is not a text", "u-1"),
+        (body(name=7), "request: name is not a string", "u-1"),
         (body(object=[]), "request.object: is not an object", "u-1"),
         (
             body(operation="CONNECT"),

@@ -69,7 +69,7 @@ MISSING = "metadata.name is missing: every object needs a name"
         ("a", 'metadata: "a" is not a mapping of field names to values'),
         ({}, MISSING),
         ({"name": ""}, 'metadata.name: "" is missing: every object needs a name'),
-        ({"name": 3}, "metadata.name: 3 is not a text: write it in quotes"),
+        ({"name": 3}, "metadata.name: 3 is not a string: write it in quotes"),
     ],
 )
 def test_an_object_without_a_name_is_none(meta: object, sentence: str):
@@ -102,4 +102,4 @@ def test_a_bad_part_costs_only_itself():
         "metadata.annotations[volcano.sh/preemptable]",
         "metadata.creationTimestamp",
     ]
-    assert str(errors[2]).endswith("true is not a text: write it in quotes")
+    assert str(errors[2]).endswith("true is not a string: write it in quotes")

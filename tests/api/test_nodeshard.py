@@ -23,6 +23,8 @@ def test_what_has_no_reading_is_named_and_the_rest_is_read():
     found, errors = parse_nodeshard(obj)
     assert found is not None
     assert found.wanted == ("a",)
-    assert [str(e) for e in errors] == ["spec.nodesDesired[1]: 7 is not a text: write it in quotes"]
+    assert [str(e) for e in errors] == [
+        "spec.nodesDesired[1]: 7 is not a string: write it in quotes"
+    ]
     assert parse_nodeshard({"metadata": {"name": "s"}, "spec": {}})[1] != ()
     assert parse_nodeshard({"spec": {}})[0] is None

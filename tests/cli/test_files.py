@@ -88,5 +88,5 @@ def test_a_file_without_a_job_is_told(tmp_path: Path, text: str) -> None:
 def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     path = tmp_path / "image.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    assert failure(path) == ["F: is not a text in UTF-8"]
+    assert failure(path) == ["F: is not UTF-8 text"]
     assert failure(tmp_path) == ["F: is a folder: name a file in it"]

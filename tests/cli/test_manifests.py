@@ -182,5 +182,5 @@ def test_names_that_are_no_text_are_refused(cluster: FakeCluster, name: str) -> 
     ):
         result = optsched(*arguments)
         assert result.exit_code == 2
-        assert f"{name!a} is no name of an object" in " ".join(result.stderr.split())
+        assert f"{name!a} is not an object name" in " ".join(result.stderr.split())
     assert cluster.calls == []

@@ -204,7 +204,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("operate", "a"), "the option -a / --action is missing: write one of open, close, update"),
         (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
         (("operate", "a", "-a", "update"), "nothing to update: give --weight"),
-        (("operate", "a", "-a", "close", "-w", "2"), "--weight goes with --action update alone"),
+        (("operate", "a", "-a", "close", "-w", "2"), "--weight is valid only with --action update"),
         (("get",), "a name is missing"),
     ],
 )

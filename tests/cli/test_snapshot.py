@@ -116,8 +116,8 @@ def test_pictures_of_a_cluster_are_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--every", "5"), "--every goes with --record alone"),
-        (("--times", "5"), "--times goes with --record alone"),
+        (("--every", "5"), "--every is valid only with --record"),
+        (("--times", "5"), "--times is valid only with --record"),
         (("--record", "{folder}", "--out", "-"), "--out takes one snapshot, --record many"),
     ],
 )

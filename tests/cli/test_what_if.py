@@ -285,7 +285,7 @@ def test_files_without_anything_to_schedule_are_a_mistake(live: FakeCluster, kin
     only = {"apiVersion": version, "kind": kind, "metadata": {"name": "s"}}
     result = what_if("-f", "-", input=json.dumps(only))
     assert (result.exit_code, result.stdout) == (2, "")
-    why = "ask about the Job that it creates" if kind == "CronJob" else "no scheduler reads this"
+    why = "name the Job that it creates instead" if kind == "CronJob" else "no scheduler reads this"
     assert f"standard input:1: {kind} s is left out: {why}" in result.stderr
     assert "no file has a Job, a PodGroup, a pod" in result.stderr
 
@@ -293,7 +293,7 @@ def test_files_without_anything_to_schedule_are_a_mistake(live: FakeCluster, kin
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ({"name": 123}, "metadata.name: 123 is not a text: write it in quotes"),
+        ({"name": 123}, "metadata.name: 123 is not a string: write it in quotes"),
         ({}, "metadata.name is missing: every object needs a name"),
     ],
 )

@@ -112,7 +112,7 @@ def test_tasks_may_sit_on_nodes_of_the_trace_only() -> None:
     given = arrival("a")
     assigned = replace(given.gang.tasks[0], node="nowhere")
     _, problems = sound_trace(trace(replace(given, gang=replace(given.gang, tasks=(assigned,)))))
-    assert "node: nowhere is no node of this trace" in str(problems[0])
+    assert "node: nowhere is not a node of this trace" in str(problems[0])
 
 
 def test_nodes_fail_once_before_they_come_back() -> None:
@@ -125,7 +125,7 @@ def test_nodes_fail_once_before_they_come_back() -> None:
     assert [str(p) for p in problems] == [
         "t:4: Node b: at_ms: 2 is out of order: the events around it are at 4 ms",
         "t:1: Node a: is down already",
-        "t:3: Node x: is no node of this trace",
+        "t:3: Node x: is not a node of this trace",
     ]
 
 

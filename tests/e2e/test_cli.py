@@ -173,7 +173,7 @@ def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> 
         wanted = "nothing to update: give --weight, --capability or another field (see "
         assert none.startswith(wanted)
         mixed = refusal(shell, f"queue operate {team} -a open -w 2", code=2)
-        assert mixed.startswith("--weight goes with --action update alone (see ")
+        assert mixed.startswith("--weight is valid only with --action update (see ")
         assert row(shell("queue list"), "root")["State"] == "Open"
         reasons = [event["reason"] for name in names for event in site.events(name, "", "default")]
         assert sorted(set(reasons)) == ["CloseQueue"]

@@ -72,7 +72,7 @@ EXAMPLE = Plan(
     pending_tasks={
         "ml/train-9": Reason(
             ReasonCode.INVALID_POD,
-            "spec.nodeSelector[zone]: 1 is not a text: write it in quotes",
+            "spec.nodeSelector[zone]: 1 is not a string: write it in quotes",
         )
     },
 )
@@ -223,7 +223,7 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
         ),
         ("kind", None, "kind is missing and has no default"),
         ("binds", [], "binds: [] is not a mapping of names to values"),
-        ("binds.ml/train-0", 7, "binds[ml/train-0]: 7 is not a text: write it in quotes"),
+        ("binds.ml/train-0", 7, "binds[ml/train-0]: 7 is not a string: write it in quotes"),
         (
             "binds.train-0",
             "node-1",

@@ -152,10 +152,10 @@ def test_models_node_by_node_know_limits() -> None:
 
 
 def test_limits_that_can_not_be_read_forbid_everything_and_say_so() -> None:
-    groups = NodeGroups(("g1",), problem="annotation x is no JSON")
+    groups = NodeGroups(("g1",), problem="annotation x is not JSON")
     assert open_nodes(NodeGroup(), groups) == []
     assert reason(snapshot_of(groups), RULES, "g") == (
-        "InvalidQueue: queue q: annotation x is no JSON"
+        "InvalidQueue: queue q: annotation x is not JSON"
     )
 
 

@@ -86,7 +86,7 @@ def test_files_that_can_not_be_read_say_why(tmp_path: Path) -> None:
         load_policy(str(tmp_path), Path.read_text)
     path = tmp_path / "x"
     path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(PolicyError, match="is not a text in UTF-8"):
+    with pytest.raises(PolicyError, match="is not UTF-8 text"):
         load_policy(str(path), lambda p: p.read_text("utf-8"))
 
 

@@ -137,7 +137,7 @@ def test_a_broken_numatopology_harms_those_who_need_it_only(around: SessionConte
     broken = assemble(objects("0-x"))
     (problem,) = broken.problems
     assert str(problem) == (
-        'Numatopology n: spec.numares[cpu].allocatable: "0-x" is no list of numbers: '
+        'Numatopology n: spec.numares[cpu].allocatable: "0-x" is not a list of numbers: '
         "write numbers and ranges such as 0-3,8"
     )
     plan = run_session(broken.snapshot, policy, around).plan
@@ -145,6 +145,6 @@ def test_a_broken_numatopology_harms_those_who_need_it_only(around: SessionConte
     (reason,) = plan.pending.values()
     assert reason.message == (
         "no node has NUMA policy single-numa-node: 1 node has a Numatopology that cannot be used; "
-        'Numatopology n: spec.numares[cpu].allocatable: "0-x" is no list of numbers: '
+        'Numatopology n: spec.numares[cpu].allocatable: "0-x" is not a list of numbers: '
         "write numbers and ranges such as 0-3,8"
     )

@@ -40,7 +40,7 @@ def test_mistakes_in_json(text: str, sentence: str) -> None:
         (OSError("odd"), "odd"),
         (
             UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"),
-            "is not a text in UTF-8",
+            "is not UTF-8 text",
         ),
         (KeyError("state"), "state is missing"),
         (KeyError(), "a field is missing"),

@@ -94,7 +94,7 @@ class Name(click.ParamType[str]):
             excess = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
             self.fail(excess, param, ctx)
         if not self._is_valid(text):
-            self.fail(f"{text!r} is no name: {self._rule}", param, ctx)
+            self.fail(f"{text!r} is not a valid name: {self._rule}", param, ctx)
         return text
 
 

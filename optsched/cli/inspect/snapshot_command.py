@@ -77,7 +77,7 @@ def snapshot(
         return
     for option, given in (("--every", every), ("--times", times)):
         if given is not None:
-            raise click.UsageError(f"{option} goes with --record alone")
+            raise click.UsageError(f"{option} is valid only with --record")
     out = None if is_standard(out) else out
     try:
         write = yaml_bundle if out is None else bundle_writer(out)

@@ -269,7 +269,7 @@ class Options:
     multiple=True,
     default=SCHEDULER_NAMES,
     show_default=True,
-    help="Decide about pods with this schedulerName; may be repeated.",
+    help="Schedule pods with this schedulerName; may be repeated.",
 )
 @click.option(
     "--plugins-dir",
@@ -405,7 +405,7 @@ def _parse_request(
             objects.append(obj)
         else:
             message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
-            why = "ask about the Job that it creates" if kind in _CREATORS else _UNREAD
+            why = "name the Job that it creates instead" if kind in _CREATORS else _UNREAD
             print_text(remarks(), f"{message}: {why}", "yellow")
     if problems or not (gangs or objects):
         raise Failure("\n".join(problems) or _NOTHING, Exit.USAGE)

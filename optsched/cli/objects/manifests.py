@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_AMOUNTS: Final = "cpu=1000m,memory=100Mi"
 _JOB_LABEL: Final = "job.volcano.sh"
 _RESOURCES: Final = (CPU, MEMORY, EPHEMERAL_STORAGE, PODS)
-_FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8Gi"
+_FORM: Final = "write NAME=QUANTITY, separated by commas, such as cpu=4,memory=8Gi"
 
 
 class Amounts(click.ParamType[dict[str, str]]):
@@ -312,7 +312,7 @@ def _read_file(path: str) -> tuple[str, str]:
     except OSError as e:
         raise Failure(f"{path}: cannot be read: {e.strerror}", Exit.USAGE) from e
     except UnicodeDecodeError as e:
-        raise Failure(f"{name}: is not a text in UTF-8", Exit.USAGE) from e
+        raise Failure(f"{name}: is not UTF-8 text", Exit.USAGE) from e
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,11 @@ def spec_options(command: Command) -> Command:
         click.option("--deserved", type=AMOUNTS, help="Deserved resources."),
         click.option("--guarantee", type=AMOUNTS, help="Guaranteed resources."),
         click.option("--parent", default="", help="Parent queue."),
-        click.option("--priority", type=WholeNumber(0, MOST_INT32), help="Higher goes first."),
+        click.option(
+            "--priority",
+            type=WholeNumber(0, MOST_INT32),
+            help="Queues with higher priority come first.",
+        ),
         click.option("--reclaimable/--no-reclaimable", default=None, help="Allow reclaim."),
     )
 
@@ -195,7 +199,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
     if action == _UPDATE and not patch:
         raise click.UsageError("nothing to update: give --weight, --capability or another field")
     if action != _UPDATE and patch:
-        raise click.UsageError(f"--{next(iter(patch))} goes with --action update alone")
+        raise click.UsageError(f"--{next(iter(patch))} is valid only with --action update")
 
     done = f"{action} queue {name} successfully"
 

@@ -91,7 +91,7 @@ def check_name(name: str) -> str:
     """Return a name; raise click.UsageError if it would change the path of an API request."""
     if name and not (is_path_segment(name) and name.isprintable()):
         text = repr(name) if name.isprintable() else ascii(name)
-        raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
+        raise click.UsageError(f"{text} is not an object name: write letters, digits, - and .")
     return name
 
 

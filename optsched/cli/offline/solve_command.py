@@ -140,7 +140,7 @@ def instance_of(
     multiple=True,
     default=SCHEDULER_NAMES,
     show_default=True,
-    help="Decide about pods with this schedulerName; may be repeated.",
+    help="Schedule pods with this schedulerName; may be repeated.",
 )
 @click.option("--strict", is_flag=True, help="End with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")

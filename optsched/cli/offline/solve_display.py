@@ -41,7 +41,7 @@ def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     table.add_column("tasks", justify="right")
     table.add_column("nodes")
     rows: list[tuple[str, int, str]] = []
-    for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
+    for kind, mark in ((Allocate, ""), (Nominate, " (node nominated)")):
         nodes_of: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for action in plan.actions:
             if isinstance(action, kind):
@@ -223,7 +223,7 @@ class _Row:
 _ROWS: Final = (
     _Row("gangs started", "gangs"),
     _Row("pods placed", "pods"),
-    _Row("pods with room kept", "nominated"),
+    _Row("pods only nominated", "nominated"),
     _Row("gangs that wait", "waiting"),
     _Row("victims", "victims"),
     _Row("pods moved", "moved"),

@@ -150,7 +150,7 @@ def earlier_result(
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) else "is not a text in UTF-8"
+        reason = e.strerror if isinstance(e, OSError) else "is not UTF-8 text"
         _refuse(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:

@@ -339,7 +339,7 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
     name = given["lock_name"] or lock_name
     if not is_subdomain(name):
         raise click.BadParameter(
-            f"{name!r} is no name of a lease: {SUBDOMAIN_RULE}", param_hint="--lock-name"
+            f"{name!r} is not a lease name: {SUBDOMAIN_RULE}", param_hint="--lock-name"
         )
     flags = ("lease_duration", "renew_deadline", "retry_period")
     try:

@@ -137,7 +137,7 @@ _FILE: Final = WatchedFile()
     "--max-queue-depth",
     type=WholeNumber(min=1),
     default=5,
-    help="Most levels of queues below the root.",
+    help="Maximum number of queue levels below the root.",
 )
 @click.option(
     "--enable-root-queue-protection/--no-enable-root-queue-protection",
@@ -156,7 +156,7 @@ _FILE: Final = WatchedFile()
     "trusted",
     type=USER_NAME,
     multiple=True,
-    show_default="our controllers and Volcano's",
+    show_default="the controllers of optsched and Volcano",
     help="User that may act for the recorded submitters of objects; may be repeated.",
 )
 @click.option(

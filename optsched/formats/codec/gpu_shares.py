@@ -156,14 +156,14 @@ MIG: Final = "mig"
 _DELETED: Final = "Deleted"
 _MIG_INSTANCE: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
-    "is not the entry of a GPU: write UUID,sharers,memory,model,health,mode with a colon after each"
+    "is not a GPU entry: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
 NOT_BOUND: Final = (
     "names more devices than the pod requests: no binder wrote the annotation, which is ignored"
 )
 _NUMBERED: Final = "gpu-index"
 _SHOWN: Final = 200
-_NOT_A_NUMBER: Final = "is not the number of a GPU: write numbers with commas between them"
+_NOT_A_NUMBER: Final = "is not the number of a GPU: write numbers separated by commas"
 
 
 # --- nodes ---------------------------------------------------------------------------------------

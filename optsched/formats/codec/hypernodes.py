@@ -266,7 +266,7 @@ def _member_selector(member: Member) -> _MemberSelector | None:
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
     """Return why a HyperNode cannot be a member of another, or an empty string."""
     if child is None:
-        return "is no HyperNode of this cluster"
+        return "is not a HyperNode of this cluster"
     if child.tier is None:
         return "is a HyperNode whose tier cannot be read"
     if child is parent or _reaches(child, parent.name, entries):
@@ -308,7 +308,7 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
             elif member.name in nodes:
                 names = (member.name,)
             else:
-                entry.remark(number, member.name, "is no node of this cluster")
+                entry.remark(number, member.name, "is not a node of this cluster")
                 continue
             lost: dict[str, list[str]] = {}
             for name in sorted(names):

@@ -37,13 +37,13 @@ MOST_CELLS: Final = 8
 """Maximum number of NUMA nodes on which a kubelet aligns resources (`maxAllowableNUMANodes`)."""
 
 _LIST: Final = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
-_NO_LIST: Final = "is no list of numbers: write numbers and ranges such as 0-3,8"
+_NO_LIST: Final = "is not a list of numbers: write numbers and ranges such as 0-3,8"
 _NO_NUMBER: Final = "is not the number of a CPU or GPU"
 _NO_UNIT: Final = "names {} {}, but {} does not list its NUMA node"
 _NO_CPUS: Final = "lists no CPU: write the NUMA node, socket and core of each CPU"
 _NO_FREE: Final = "is missing: write which CPUs are free"
 _TOO_MANY: Final = f"has more NUMA nodes than a kubelet aligns, which is {MOST_CELLS}"
-_NO_POLICY: Final = f"is no policy: write {', '.join(Alignment)}"
+_NO_POLICY: Final = f"is not a policy: write {', '.join(Alignment)}"
 _NO_ALLOCATIONS: Final = "is not a mapping of resources to lists of numbers"
 
 _Ids: TypeAlias = "set[int]"

@@ -164,9 +164,9 @@ def _read_limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as e:
-        return (), f"{name} is no JSON ({e}): {_LIMITS_EXAMPLE}"
+        return (), f"{name} is not JSON ({e}): {_LIMITS_EXAMPLE}"
     if not isinstance(tree, dict):
-        return (), f"{name} is no mapping: {_LIMITS_EXAMPLE}"
+        return (), f"{name} is not a mapping: {_LIMITS_EXAMPLE}"
     errors: list[str] = []
     limits: list[tuple[str, Amounts]] = []
     for group, listed in sorted(tree.items()):

@@ -109,8 +109,10 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
         return "" if values else f"is empty: {operator} needs at least one value"
     if operator in _NUMBERS:
         is_number = len(values) == 1 and _INTEGER.fullmatch(values[0])
-        return "" if is_number else f"does not suit {operator}: write one whole number in quotes"
-    return f"has no use with {operator}: leave it out" if values else ""
+        return (
+            "" if is_number else f"is not valid with {operator}: write one whole number in quotes"
+        )
+    return f"has no effect with {operator}: remove it" if values else ""
 
 
 # --- writing -------------------------------------------------------------------------------------

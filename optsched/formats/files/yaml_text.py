@@ -302,7 +302,7 @@ class _Builder:
             if type(key) is yaml.AliasEvent:
                 name = self._value(key)
             if not isinstance(name, str):
-                raise _error("a key must be a text", key)
+                raise _error("a key must be a string", key)
             part = self._items(self._get()) if name == _ITEMS else self._value(self._get())
             if name == _MERGE and key.implicit[0]:
                 merged = {**self._merge(part, key), **merged}

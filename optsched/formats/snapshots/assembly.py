@@ -36,14 +36,14 @@ SNAPSHOT_KIND: Final = "Snapshot"
 """Kind of the object that records in a dump when the snapshot was taken (`takenAt`)."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
-_NAME_NO_TEXT: Final = "is not a text: write it in quotes"
+_NAME_NO_TEXT: Final = "is not a string: write it in quotes"
 _NO_MAPPING: Final = "is not a mapping of field names to values"
-_NO_TEXT: Final = f"is not a text; the object is read as one of namespace {DEFAULT_NAMESPACE}"
+_NO_TEXT: Final = f"is not a string; the object is read as one of namespace {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is not a Kubernetes object: write apiVersion, kind and metadata"
 _NO_SHARDING: Final = "is not a valid sharding: write {mode: soft, name: NAME}, or hard"
 _NO_ANSWER: Final = "is not a recorded reply: write a question, and a reply in JSON"
 _TWICE: Final = "occurs more than once; the last occurrence applies"
-_NO_NODE: Final = "is no node of this cluster"
+_NO_NODE: Final = "is not a node of this cluster"
 
 _REPORT_ORDER: Final = (
     kinds.PRIORITY_CLASS,

@@ -38,7 +38,7 @@ _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
 _NOT_SECONDS: Final = "is not a number of seconds of zero or more"
 _NOT_A_NUMBER: Final = "is not a number of zero or more"
-_TOO_MUCH: Final = "is too much: write at most"
+_TOO_MUCH: Final = "is too large: write at most"
 _NO_TIME: Final = "is not a time: write YYYY-MM-DD HH:MM:SS"
 _LONGEST_S: Final = Decimal(10**12)
 

@@ -76,7 +76,7 @@ SCHEMA: Final[Schema] = record(
             count=integer(
                 "Number of machines; without it, one machine.", minimum=1, maximum=MOST_NODES
             ),
-            allocatable=amounts("What pods may request in all."),
+            allocatable=amounts("Allocatable resources of each machine."),
             labels=_LABELS,
         ),
     ),
@@ -116,13 +116,13 @@ SCHEMA: Final[Schema] = record(
             request=amounts("Request of one task."),
             nodeSelector=_LABELS,
             user=text("The user who is charged for it."),
-            annotations=mapping("As on a PodGroup.", {"type": "string"}),
+            annotations=mapping("Annotations of the gang's PodGroup.", {"type": "string"}),
         ),
     ),
     nodeEvents=listing(
-        "Failures, ordered by time.",
+        "Failures and recoveries of nodes, ordered by time.",
         record(
-            "A node fails or returns.",
+            "A node fails or recovers.",
             ("at", "node", "change"),
             at=text(f"When: {_SPAN} from the start of the trace."),
             node=text("Name of the node."),
@@ -226,7 +226,7 @@ def _sound_records(
 
 def _nonempty_text(fields: Fields, name: str) -> str:
     if fields.raw(name) == "":
-        fields.reject(name, "", "is empty: write a text")
+        fields.reject(name, "", "is empty: write a value")
     return fields.text(name)
 
 

@@ -126,7 +126,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     except OSError as e:
         return {}, str(e.strerror)
     except UnicodeDecodeError:
-        return {}, "is not a text in UTF-8"
+        return {}, "is not UTF-8 text"
     errors = [each for each in documents if isinstance(each, TextError)]
     values = [each.value for each in documents if isinstance(each, Document)]
     if len(values) != 1 or not isinstance(values[0], dict):
@@ -186,7 +186,7 @@ def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]
                 yield f"{head}: {field}: {file}: there is no such file"
     namespace = context.get("namespace")
     if namespace is not None and not isinstance(namespace, str):
-        yield f"context {current}: namespace: {namespace!r} is no name"
+        yield f"context {current}: namespace: {namespace!r} is not a valid name"
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -150,8 +150,8 @@ def test_members_that_do_not_exist_are_told():
     found = tree(hypernode("a", 2, [*below("gone"), *exact("n1", "n99")]))
     assert nodes_of(found) == {"a": ("n1",)}
     assert found.problems["a"] == (
-        'spec.members[0]: "gone" is no HyperNode of this cluster',
-        'spec.members[2]: "n99" is no node of this cluster',
+        'spec.members[0]: "gone" is not a HyperNode of this cluster',
+        'spec.members[2]: "n99" is not a node of this cluster',
     )
 
 
@@ -172,7 +172,7 @@ def test_a_node_may_be_listed_again_further_up():
 def test_remarks_are_reported_with_their_object():
     objects = [node("n1"), hypernode("a", 1, exact("n1", "n99"))]
     (problem,) = assemble(objects).problems
-    assert str(problem) == 'HyperNode a: spec.members[1]: "n99" is no node of this cluster'
+    assert str(problem) == 'HyperNode a: spec.members[1]: "n99" is not a node of this cluster'
 
 
 # --- as things come and go -----------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_nothing_free_and_gpus_of_which_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("changed", "path", "words"),
     [
-        ({"numares": {"cpu": {"allocatable": "0-x"}}}, "spec.numares[cpu].allocatable", "no list"),
+        ({"numares": {"cpu": {"allocatable": "0-x"}}}, "spec.numares[cpu].allocatable", "not a list"),
         (
             {"numares": {"cpu": {"allocatable": "0-99999"}}},
             "spec.numares[cpu].allocatable",
@@ -111,7 +111,7 @@ def test_nothing_free_and_gpus_of_which_nothing_is_said() -> None:
         (
             {"policies": {"TopologyManagerPolicy": "tight"}},
             "spec.policies[TopologyManagerPolicy]",
-            "is no policy: write none, best-effort, restricted, single-numa-node",
+            "is not a policy: write none, best-effort, restricted, single-numa-node",
         ),
         (
             {"podAllocations": [{"name": "p", "containerAllocations": [{"name": "c"}]}]},

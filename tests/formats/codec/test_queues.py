@@ -53,8 +53,8 @@ def test_limits_are_read_group_by_group() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": {"cpu":', "is no JSON"),
-        ("[]", "is no mapping: write"),
+        ('{"a": {"cpu":', "is not JSON"),
+        ("[]", "is not a mapping: write"),
         ('{"a": {"cpu": "many"}}', "a[cpu]"),
         ('{"a": 3}', "a: "),
     ],

@@ -112,7 +112,7 @@ def test_anchors_and_merges():
         ("a: b: c", 1, 5, "mapping values are not allowed in this context"),
         ("a: &x [*x]", 1, 8, "the alias x names no complete anchor"),
         ("a: *y", 1, 4, "the alias y names no complete anchor"),
-        ("? [1]\n: 2", 1, 3, "a key must be a text"),
+        ("? [1]\n: 2", 1, 3, "a key must be a string"),
         ("a: {<<: 3}", 1, 5, "<< needs a mapping or a list of mappings"),
     ],
 )

@@ -75,7 +75,7 @@ def test_problems_name_file_and_line(tmp_path: Path):
     # Keys are sorted, so the pod begins with its apiVersion.
     line = max(i for i, t in enumerate(text, 1) if t == "- apiVersion: v1")
     assert told(read_instance(tmp_path)) == [
-        f"a.yaml:{line}: Pod ns/bad: spec.nodeSelector[a]: 1 is not a text: write it in quotes"
+        f"a.yaml:{line}: Pod ns/bad: spec.nodeSelector[a]: 1 is not a string: write it in quotes"
     ]
 
 
@@ -109,7 +109,7 @@ def test_fields_that_a_queue_does_not_have_are_reported(tmp_path: Path):
 
 def test_a_job_without_a_readable_name_is_told(tmp_path: Path):
     job = {**thing("batch.volcano.sh/v1alpha1", "Job", "", "ns"), "metadata": {"name": 123}}
-    with pytest.raises(InstanceError, match=r"metadata\.name: 123 is not a text"):
+    with pytest.raises(InstanceError, match=r"metadata\.name: 123 is not a string"):
         read_instance(write(tmp_path / "a.yaml", job), preview=preview_jobs)
 
 

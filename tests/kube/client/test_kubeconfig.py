@@ -31,7 +31,7 @@ def changed(old: str, new: str) -> bytes:
 MISTAKES: Final = {
     "empty": (b"", "the file is empty"),
     "blank": (b"\n# nothing\n", "the file is empty"),
-    "binary": (bytes(range(256)), "is not a text in UTF-8"),
+    "binary": (bytes(range(256)), "is not UTF-8 text"),
     "NUL": (b"\0", "line 1, column 1: is not YAML that can be read: control characters"),
     "a word": (b"hello", "the file has no clusters, contexts and users"),
     "a list": (b"[1]", "the file has no clusters, contexts and users"),

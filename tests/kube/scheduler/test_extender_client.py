@@ -301,7 +301,7 @@ BROKEN = {
     "moved": ((302, {}), "answered 302 Found"),
     "not JSON": (b"<html>", "answered text that is not JSON"),
     "no object": ([1], "answered JSON that is not an object"),
-    "odd": ({"errorMessage": 5}, "answered a value that is not a text in errorMessage"),
+    "odd": ({"errorMessage": 5}, "answered a value that is not a string in errorMessage"),
     "deep": (b"[" * 100_000, "answered JSON that is nested too deeply"),
     "large": (b"{" + b" " * MAX_BYTES + b"}", "answered more than 10 MiB"),
 }  # fmt: skip

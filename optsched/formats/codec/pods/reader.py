@@ -55,7 +55,7 @@ OTHER_SCHEDULER: Final = "default-scheduler"
 IMPLICIT_PREFIX: Final = "pod:"
 """Prefix of the gang name of a pod without a PodGroup; object names contain no colons."""
 
-_NOT_TEXT: Final = "is not a text: write it in quotes"
+_NOT_TEXT: Final = "is not a string: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9

@@ -436,12 +436,12 @@ def test_a_marked_request_for_devices():
             'spec.containers[0].resources.requests[cpu]: "two" is not a quantity: write a number '
             "with an optional suffix, such as 500m, 2, 1.5Gi or 1e3",
         ),
-        ({"nodeSelector": {"a": 1}}, "spec.nodeSelector[a]: 1 is not a text: write it in quotes"),
+        ({"nodeSelector": {"a": 1}}, "spec.nodeSelector[a]: 1 is not a string: write it in quotes"),
         (
             {"tolerations": [{"operator": "Gt", "key": "a"}]},
             'spec.tolerations[0].operator: "Gt" is not one of Equal, Exists',
         ),
-        ({"nodeName": 5}, "spec.nodeName: 5 is not a text: write it in quotes"),
+        ({"nodeName": 5}, "spec.nodeName: 5 is not a string: write it in quotes"),
         ({"priority": "high"}, 'spec.priority: "high" is not a whole number of at most 2147483647'),
         ({"containers": 1}, "spec.containers: 1 is not a list"),
         (
@@ -465,8 +465,8 @@ def test_all_errors_are_told_at_once_and_the_rest_is_kept():
 def test_an_operator_needs_its_values():
     for operator, values, fault in (
         ("In", [], "is empty: In needs at least one value"),
-        ("Gt", ["1.5"], "does not suit Gt: write one whole number in quotes"),
-        ("Exists", ["1"], "has no use with Exists: leave it out"),
+        ("Gt", ["1.5"], "is not valid with Gt: write one whole number in quotes"),
+        ("Exists", ["1"], "has no effect with Exists: remove it"),
     ):
         wanted = {"key": "a", "operator": operator, "values": values}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
