@@ -217,7 +217,7 @@ def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
 
 def _find_budget_problem(text: object) -> str:
     if not isinstance(text, str):
-        return "it must be a text"
+        return "it must be a string"
     number = text.removesuffix("%")
     is_number = is_decimal(number, _MAX_DIGITS)
     if text.endswith("%"):

@@ -91,7 +91,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
-        findings.error(node.spot, "must be a text with commas between actions", f'"{likely}"')
+        findings.error(node.spot, "must be a string with commas between actions", f'"{likely}"')
         return ()
     if node.value is None or (isinstance(node.value, str) and not node.value.strip(" ,")):
         findings.error(node.spot, 'names no action: write some, such as "enqueue, allocate"')

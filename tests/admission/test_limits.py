@@ -291,7 +291,7 @@ def test_numbers_of_many_digits_are_denied(digits: str) -> None:
     ids=["mapping", "list", "budget"],
 )
 def test_values_of_other_types_are_denied_without_an_error(bare: dict[str, Any]) -> None:
-    """An API server sends only texts here, but other clients can reach the webhook too."""
+    """An API server sends only strings here, but other clients can reach the webhook too."""
     found = reviewed(body(bare, "/pods/validate"), "/pods/validate")
     assert not found.allowed
-    assert "text" in found.problems[0]
+    assert "string" in found.problems[0]

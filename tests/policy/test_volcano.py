@@ -372,7 +372,7 @@ def test_every_mistake_is_told_at_once() -> None:
             "actions: [enqueue, allocate]\ntiers: [{plugins: [{name: gang}]}]",
             (
                 "actions",
-                "must be a text with commas between actions",
+                "must be a string with commas between actions",
                 '"enqueue, allocate"',
             ),
         ),
