@@ -89,7 +89,11 @@ def test_nothing_free_and_gpus_of_which_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("changed", "path", "words"),
     [
-        ({"numares": {"cpu": {"allocatable": "0-x"}}}, "spec.numares[cpu].allocatable", "not a list"),
+        (
+            {"numares": {"cpu": {"allocatable": "0-x"}}},
+            "spec.numares[cpu].allocatable",
+            "not a list",
+        ),
         (
             {"numares": {"cpu": {"allocatable": "0-99999"}}},
             "spec.numares[cpu].allocatable",
