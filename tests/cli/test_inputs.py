@@ -174,6 +174,15 @@ def test_a_pipe_is_read_with_a_byte_order_mark_and_with_crlf(tmp_path: Path, tex
     assert "default/train" in result.stdout
 
 
+def test_process_substitution_is_read() -> None:
+    """A shell passes the pipe of another command as a path below `/dev/fd`."""
+    words = [sys.executable, "-m", "optsched.cli.main", "solve", "<(cat", f"{PACKING})"]
+    line = " ".join([*words, "--model", "volcano-compatible", "--solver", "none", "-o", "json"])
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["plan"]["binds"]
+
+
 def test_a_model_may_come_from_a_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "model"
     os.mkfifo(fifo)
