@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
 from operator import attrgetter, lt
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import NOTHING, amount_of
@@ -73,7 +73,8 @@ class _CacheOwner:
         known = self._derived
         if compute not in known:
             known[compute] = compute(self)
-        return cast("Derived", known[compute])
+        found: Derived = known[compute]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The live cache, the manifest reader and the simulator use it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -26,6 +26,7 @@ class SortedMap(Generic[V]):
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
         self._names: list[str] = []
+        self._listed: list[V] = []  # the values in the order of their names
         self._values: tuple[V, ...] | None = ()
 
     def lookup(self, name: str) -> V | None:
@@ -35,10 +36,14 @@ class SortedMap(Generic[V]):
     def store(self, name: str, value: V) -> None:
         """Store a value under a name."""
         known = self._by_name.get(name)
-        if known is None:
-            insort(self._names, name)
-        elif known == value:
+        if known is not None and known == value:
             return
+        at = bisect_left(self._names, name)
+        if known is None:
+            self._names.insert(at, name)
+            self._listed.insert(at, value)
+        else:
+            self._listed[at] = value
         self._by_name[name] = value
         self._values = None
 
@@ -46,14 +51,15 @@ class SortedMap(Generic[V]):
         """Remove the value stored under a name, if any."""
         if self._by_name.pop(name, None) is None:
             return
-        del self._names[bisect_left(self._names, name)]
+        at = bisect_left(self._names, name)
+        del self._names[at], self._listed[at]
         self._values = None
 
     @property
     def values(self) -> tuple[V, ...]:
         """All values, sorted by name; the same tuple object until a value changes."""
         if self._values is None:
-            self._values = tuple(map(self._by_name.__getitem__, self._names))
+            self._values = tuple(self._listed)
         return self._values
 
 

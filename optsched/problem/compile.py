@@ -16,7 +16,7 @@ from optsched.cluster.snapshot import NO_POD_LIMIT
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
-from optsched.problem.gang_columns import GangColumns, group_values
+from optsched.problem.gang_columns import GangColumns, find_objects, group_values
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
@@ -59,10 +59,13 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     """
     if previous is not None and previous.snapshot is snapshot:
         return previous
-    plain = _plain_rows(snapshot, previous)
+    plain, index_before = _plain_rows(snapshot, previous)
     terms = find_terms(snapshot, _pending_shapes(plain))
     rows = _related_rows(plain, terms)
-    gang_columns = GangColumns(rows, None if previous is None else previous.gang_columns)
+    if previous is None or rows is not plain or previous.rows is not previous.plain_rows:
+        index_before = None
+    columns_before = None if previous is None else previous.gang_columns
+    gang_columns = GangColumns(rows, columns_before, index_before)
     kept = (PODS, CPU, MEMORY) if previous is None else previous.resources
     mentioned = _mentioned_resources(snapshot, gang_columns)
     resources = (*kept, *sorted(mentioned.difference(kept)))
@@ -120,15 +123,26 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 )
 
 
-def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
-    # `id(gang)` is a safe key because the previous problem keeps its gangs alive.
+def _plain_rows(
+    snapshot: Snapshot, previous: Problem | None
+) -> tuple[tuple[GangRow, ...], I64 | None]:
+    """Return the gang rows without relations to other pods.
+
+    The second returned value is the index (G,) of each row in the rows of the previous problem, -1
+    for a new row, or None if the indices are unknown.
+    """
     rows = () if previous is None else previous.plain_rows
-    known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
     was_restricted = previous is not None and previous.gang_columns.flags(_is_restricted).any()
     if not (narrow or reservations or was_restricted):
-        same = map(known.get, map(id, snapshot.gangs))
-        return tuple([r or gang_row(g) for r, g in zip(same, snapshot.gangs, strict=True)])
+        before = find_objects(snapshot.gangs, list(map(_GANG, rows)))
+        found = [
+            rows[i] if i >= 0 else gang_row(gang)
+            for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
+        ]
+        return tuple(found), before
+    # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
+    known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
@@ -138,7 +152,7 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
             return gang_row(gang, queue=queue, bound=bound)
         return same if same.bound == bound else rebound(same, bound)
 
-    return tuple(map(row, snapshot.gangs))
+    return tuple(map(row, snapshot.gangs)), None
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:

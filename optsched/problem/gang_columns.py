@@ -40,7 +40,13 @@ class GangColumns:
 
     """
 
-    def __init__(self, rows: tuple[GangRow, ...], previous: GangColumns | None = None) -> None:
+    def __init__(
+        self,
+        rows: tuple[GangRow, ...],
+        previous: GangColumns | None = None,
+        index_before: I64 | None = None,
+    ) -> None:
+        """Carry over the columns of `previous`; `index_before` is computed if it is None."""
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}
@@ -48,9 +54,7 @@ class GangColumns:
         self.index_before = np.full(len(rows), -1, np.int64)
         if previous is None or not previous._rows:
             return
-        # `id(row)` is a safe key because the previous columns keep their rows alive.
-        index_of = dict(zip(map(id, previous._rows), range(len(previous._rows)), strict=True))
-        before = np.fromiter(map(index_of.get, map(id, rows), repeat(-1)), np.int64, len(rows))
+        before = find_objects(rows, previous._rows) if index_before is None else index_before
         self.index_before = before
         fresh = np.flatnonzero(before < 0)
         new_rows = [rows[i] for i in fresh.tolist()]
@@ -103,6 +107,13 @@ class GangColumns:
         codes = np.full(len(codes), -1, np.int64)
         codes[chosen] = groups
         return codes, [objects[i] for i in codes_of_chosen[first].tolist()]
+
+
+def find_objects(objects: Sequence[object], known: Sequence[object]) -> I64:
+    """Return the index (m,) of each object in the list `known`, or -1 for other objects."""
+    # `id(each)` is a safe key, because both lists keep their objects in memory.
+    index_of = dict(zip(map(id, known), range(len(known)), strict=True))
+    return np.fromiter(map(index_of.get, map(id, objects), repeat(-1)), np.int64, len(objects))
 
 
 def _number_objects(objects: Sequence[object], known: list[object]) -> list[int]:

@@ -6,11 +6,13 @@ The arrays are built when first read, because most sessions evict nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.problem.arrays import frozen
+from optsched.cluster.snapshot import derived_of
+from optsched.problem.arrays import frozen, sparse_table
 from optsched.problem.problem import cached_by_problem
 from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
@@ -89,22 +91,22 @@ def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
 
 @cached_by_problem
 def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem; cached."""
-    nodes = problem.snapshot.nodes
+    """Return the running tasks of a problem; the result is cached."""
+    nodes, gangs = problem.snapshot.nodes, problem.snapshot.gangs
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
-    gangs = problem.snapshot.gangs
-    found = [
-        (task, g, index_of[task.node])
-        for g in np.flatnonzero(problem.gang_columns.flags(has_standing_tasks)).tolist()
-        for task in gangs[g].derived(_standing_tasks)
-        if task.node in index_of
-    ]
-    tasks = tuple(task for task, _, _ in found)
-    gang_of = np.array([g for _, g, _ in found], np.int64)
+    with_tasks = np.flatnonzero(problem.gang_columns.flags(has_standing_tasks))
+    by_gang = derived_of([gangs[g] for g in with_tasks.tolist()], _standing_tasks)
+    tasks = tuple(chain.from_iterable(by_gang))
+    gang_of = np.repeat(with_tasks, np.array(list(map(len, by_gang)), np.int64))
+    node_of = np.array([index_of.get(task.node, -1) for task in tasks], np.int64)
+    is_ready = node_of >= 0
+    if not is_ready.all():
+        tasks = tuple(compress(tasks, is_ready.tolist()))
+        gang_of, node_of = gang_of[is_ready], node_of[is_ready]
     return Running(
         tasks=tasks,
         gang_of=gang_of,
-        node_of=np.array([n for _, _, n in found], np.int64),
+        node_of=node_of,
         queue_of=problem.queue_of[gang_of],
         request=_requests(problem, tasks),
     )
@@ -120,19 +122,12 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """Return the request (V, R) of each task, computed once per `TaskShape` object."""
-    column = {name: i for i, name in enumerate(problem.resources)}
-    number: dict[int, int] = {}
-    rows: list[I64] = []
-    which = np.empty(len(tasks), np.int64)
-    for i, task in enumerate(tasks):
-        at = number.setdefault(id(task.shape), len(number))
-        which[i] = at
-        if at == len(rows):
-            row = np.zeros(len(problem.resources), np.int64)
-            for name, amount in task.shape.request:
-                if name in column:
-                    row[column[name]] = amount
-            row[column[PODS]] = 1
-            rows.append(row)
-    return np.array(rows, np.int64).reshape(-1, len(problem.resources))[which]
+    """Return the request (V, R) of each task. Requests are computed once for each task shape."""
+    shapes = [task.shape for task in tasks]
+    # `id(shape)` is a safe key, because the tasks keep their shapes in memory.
+    distinct = dict(zip(map(id, shapes), shapes, strict=True))
+    number = dict(zip(distinct, range(len(distinct)), strict=True))
+    which = np.fromiter(map(number.__getitem__, map(id, shapes)), np.int64, len(shapes))
+    columns = {name: r for r, name in enumerate(problem.resources)}
+    rows = ((*shape.request, (PODS, 1)) for shape in distinct.values())
+    return sparse_table(rows, columns)[which]

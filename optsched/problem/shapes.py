@@ -134,13 +134,15 @@ class GangShape:
 class Stake:
     """The amounts of a gang: allocated, claimed, requested (see `GangRow`), and its minimum.
 
-    `minimum` must be free in the cluster before the gang starts.
+    `minimum` contains the amounts that must be free in the cluster before the gang starts.
+    `requests` contains the distinct requests of all pending tasks of the gang.
     """
 
     allocated: Amounts
     claimed: Amounts
     requested: Amounts
     minimum: Amounts
+    requests: tuple[Amounts, ...]
 
 
 # The stores use weak references, so an object is freed with the last gang that uses it.
@@ -195,7 +197,7 @@ class GangRow:
 
     def __post_init__(self) -> None:
         parts = (self.allocated, self.claimed, self.requested, dict(self.gang.missing_resources))
-        stake = STAKES.intern(*(tuple(part.items()) for part in parts))
+        stake = STAKES.intern(*(tuple(part.items()) for part in parts), self.requests)
         object.__setattr__(self, "stake", stake)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,8 +129,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
     waits = _waits_for_enqueueing(problem, decisions)
     waits[list(problem.blocked)] = True
     waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
-    gangs = problem.snapshot.gangs
-    return sorted([gangs[g].key for g in np.flatnonzero(waits).tolist()])
+    return [gang.key for gang in compress(problem.snapshot.gangs, waits.tolist())]
 
 
 def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:

@@ -58,7 +58,8 @@ def dominant_weights(problem: Problem) -> Weights:
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
     columns = {problem.resources[i]: number for number, i in enumerate(counted)}
-    every = sparse_table({r: None for row in problem.rows for r in row.requests}, columns)
+    requests = {r for stake in problem.gang_columns.stakes[1] for r in stake.requests}
+    every = sparse_table(requests, columns)
     every = every[every.any(axis=1)]
     if not len(every):
         return Weights("tasks", np.ones(len(request), np.int64))

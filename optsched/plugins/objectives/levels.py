@@ -86,7 +86,10 @@ class NodeScore:
         own = select_overriding(self.rules.node_scorers, "class_score")
         # If a class has no class score, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
-        distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
+        first_of: dict[bytes, int] = {}
+        for node, load in enumerate(loads):
+            first_of.setdefault(load.tobytes(), node)
+        distinct = np.array(list(first_of.values()), np.int64)
         for classes in self._chunks(problem):
             by_load_only = np.array(
                 [all(r.class_score(problem, c) is None for r in own) for c in classes.tolist()],
