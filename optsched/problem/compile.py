@@ -25,7 +25,7 @@ from optsched.problem.topology import topology_arrays
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Snapshot
@@ -60,12 +60,12 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     if previous is not None and previous.snapshot is snapshot:
         return previous
     plain, index_before = _plain_rows(snapshot, previous)
-    terms = find_terms(snapshot, _pending_shapes(plain))
-    rows = _related_rows(plain, terms)
-    if previous is None or rows is not plain or previous.rows is not previous.plain_rows:
-        index_before = None
     columns_before = None if previous is None else previous.gang_columns
-    gang_columns = GangColumns(rows, columns_before, index_before)
+    gang_columns = GangColumns(plain, columns_before, index_before)
+    terms = find_terms(snapshot, _pending_shapes(gang_columns))
+    rows = _related_rows(plain, terms)
+    if rows is not plain:
+        gang_columns = GangColumns(rows, columns_before)
     kept = (PODS, CPU, MEMORY) if previous is None else previous.resources
     mentioned = _mentioned_resources(snapshot, gang_columns)
     resources = (*kept, *sorted(mentioned.difference(kept)))
@@ -140,7 +140,9 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        return tuple(found), before
+        # Related rows differ from the plain rows of the same gangs.
+        is_plain = previous is not None and previous.rows is rows
+        return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
     known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
 
@@ -155,11 +157,9 @@ def _plain_rows(
     return tuple(map(row, snapshot.gangs)), None
 
 
-def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
-    # Equal gang shapes are one object, and hashing an id is faster than hashing a gang shape.
-    shapes = list(map(_SHAPE, rows))
-    distinct = dict(zip(map(id, shapes), shapes, strict=True)).values()
-    entries = chain.from_iterable(s.entries for s in distinct if s is not None)
+def _pending_shapes(gang_columns: GangColumns) -> list[TaskShape]:
+    shapes = gang_columns.codes(_SHAPE)[1]
+    entries = chain.from_iterable(s.entries for s in shapes if s is not None)
     return list(dict.fromkeys(e.shape for e in entries if e.shape.looks_at_pods))
 
 

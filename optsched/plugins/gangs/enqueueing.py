@@ -25,7 +25,7 @@ from optsched.problem.running import has_standing_tasks
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from optsched.cluster.snapshot import Gang, Quota, Snapshot
     from optsched.plugins.ledger import Ledger
@@ -43,21 +43,21 @@ def least_resources(problem: Problem) -> I64:
     return sparse_table((stake.minimum for stake in stakes), columns)[stake_of]
 
 
-def list_enqueued_gangs(problem: Problem) -> list[int]:
+def list_enqueued_gangs(problem: Problem) -> I64:
     """Return the indices of the enqueued gangs that have no running tasks."""
     columns = problem.gang_columns
     is_running = (problem.num_ready > 0) & columns.flags(has_standing_tasks)
-    return np.flatnonzero(columns.flags(_is_enqueued) & ~is_running).tolist()
+    return np.flatnonzero(columns.flags(_is_enqueued) & ~is_running)
 
 
 def _is_enqueued(row: GangRow) -> bool:
     return row.gang.phase is GangPhase.INQUEUE
 
 
-def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
-    """Return (Q, R) the total missing resources of the given gangs directly in each queue."""
+def sum_by_queue(problem: Problem, gangs: I64) -> I64:
+    """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
-    inside = [g for g in gangs if problem.queue_of[g] >= 0]
+    inside = gangs[problem.queue_of[gangs] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
     return total
 
@@ -167,8 +167,8 @@ class _Budgets(Greedy):
 
 
 def list_reserving_gangs(outcome: Outcome) -> I64:
-    """Return the enqueued gangs without running tasks, from this and earlier sessions."""
-    before = np.array(list_enqueued_gangs(outcome.problem), np.int64)
+    """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
+    before = list_enqueued_gangs(outcome.problem)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
 

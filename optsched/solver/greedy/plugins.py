@@ -77,6 +77,9 @@ _VOTE_OF_ACTION = {
 }
 """The vote that names the victims of each action."""
 
+_REACH_OF_ACTION = {PREEMPT: "preempt_reach", RECLAIM: "reclaim_reach"}
+"""The method of `VictimReach` that bounds the victims of each action."""
+
 
 class QueueGate(Protocol):
     """A plugin that stops allocation to overused queues (Volcano `Overused`)."""
@@ -212,6 +215,13 @@ class GreedyPlugins:
             ]
             by_tier = groupby(votes, key=lambda vote: vote[0])
             self._tiers[name] = [[vote for _, vote in tier] for _, tier in by_tier]
+        self._reaches = {
+            action: [
+                [find for vote in tier if (find := getattr(vote.__self__, name, None)) is not None]
+                for tier in self._tiers[_VOTE_OF_ACTION[action]]
+            ]
+            for action, name in _REACH_OF_ACTION.items()
+        }
         self._live_scorers: dict[tuple[int, int], list[LiveScorer]] = {}
         self._add_later_methods(problem, ledger)
         self.orders_by_class = all(
@@ -297,11 +307,9 @@ class GreedyPlugins:
 
         The action is preempt or reclaim. Returns None if a tier may vote for every task.
         """
-        reach_of = "preempt_reach" if action == PREEMPT else "reclaim_reach"
         reach: Bool | None = None
-        for tier in self._tiers[_VOTE_OF_ACTION[action]]:
-            known = (getattr(vote.__self__, reach_of, None) for vote in tier)
-            found = _intersect_masks(find(gang) for find in known if find is not None)
+        for tier in self._reaches[action]:
+            found = _intersect_masks([find(gang) for find in tier])
             if found is None:
                 return None
             reach = found if reach is None else reach | found

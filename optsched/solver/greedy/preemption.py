@@ -682,13 +682,15 @@ class GreedyPreemption:
         `takes_idle` is True, nodes that the task fits without victims come before all other nodes.
         """
         problem, running = self._problem, self.running
+        may_go = np.flatnonzero(candidates)
+        if not takes_idle and not len(may_go):
+            return
         later, request = self.placing.future, problem.classes.request[task_class]
         requested = np.flatnonzero(request).tolist()
         has_room = problem.ready & takes_idle
         for r in requested:
             has_room &= later.idle[:, r] >= request[r]
         fits = has_room
-        may_go = np.flatnonzero(candidates)
         if len(may_go):
             node_of = running.node_of[may_go]
             fits = has_room.copy()
