@@ -6,7 +6,8 @@ The arrays are built when first read, because most sessions evict nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain, compress, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +19,16 @@ from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import Task
+    from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangRow
+
+_NODE: Callable[[Task], str] = attrgetter("node")
+_SHAPE: Callable[[Task], TaskShape] = attrgetter("shape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +102,7 @@ def running_tasks(problem: Problem) -> Running:
     by_gang = derived_of([gangs[g] for g in with_tasks.tolist()], _standing_tasks)
     tasks = tuple(chain.from_iterable(by_gang))
     gang_of = np.repeat(with_tasks, np.array(list(map(len, by_gang)), np.int64))
-    node_of = np.array([index_of.get(task.node, -1) for task in tasks], np.int64)
+    node_of = np.fromiter(map(index_of.get, map(_NODE, tasks), repeat(-1)), np.int64, len(tasks))
     is_ready = node_of >= 0
     if not is_ready.all():
         tasks = tuple(compress(tasks, is_ready.tolist()))
@@ -123,7 +127,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
     """Return the request (V, R) of each task. Requests are computed once for each task shape."""
-    shapes = [task.shape for task in tasks]
+    shapes = list(map(_SHAPE, tasks))
     # `id(shape)` is a safe key, because the tasks keep their shapes in memory.
     distinct = dict(zip(map(id, shapes), shapes, strict=True))
     number = dict(zip(distinct, range(len(distinct)), strict=True))

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from optsched.cluster.amounts import amounts
@@ -22,7 +23,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.decisions import Action
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
 
 
+_CREATED_MS: Callable[[Gang], int] = attrgetter("created_ms")
 _LEAVING = frozenset({TaskStatus.RELEASING})
 
 
@@ -220,9 +222,10 @@ class World:
     def oldest_ms(self) -> Mapping[Stake, int]:
         """The creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
         found: dict[Stake, int] = {}
-        for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
-            if gang.created_ms < found.get(stake, gang.created_ms + 1):
-                found[stake] = gang.created_ms
+        times_ms = map(_CREATED_MS, self.snapshot.gangs)
+        for stake, created_ms in zip(self._stake_by_gang, times_ms, strict=True):
+            if stake not in found or created_ms < found[stake]:
+                found[stake] = created_ms
         return found
 
     @cached_property

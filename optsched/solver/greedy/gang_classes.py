@@ -121,7 +121,8 @@ class GangClasses:
         self._num_classes = int(self._numbers.max(initial=ALONE)) + 1
         self._placing = placing
         self._touched = placing.ledger.touched
-        self._failed: dict[int, int] = {}
+        self._failed: set[int] = set()
+        self._failed_at = placing.changes
         self._fails_together = not placing.plugins.reads_labels
 
     def class_now(self, gang: int) -> int:
@@ -132,14 +133,30 @@ class GangClasses:
         """Record that a gang failed to start, and that no node was nominated for the gang."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
-            self._failed[number] = self._placing.changes
+            self._failed_classes().add(number)
 
     def has_failed(self, gang: int) -> bool:
         """Return whether a gang of the same class failed to start, without changes since then."""
-        number = self.class_of[gang]
-        if self._failed.get(number) != self._placing.changes:
-            return False
-        return number != ALONE and gang not in self._touched
+        return self.class_now(gang) in self._failed_classes()
+
+    def pop_hopeful(self, gangs: list[int]) -> int | None:
+        """Remove gangs from the end of a list, up to the first gang for which no class has failed.
+
+        Returns the last removed gang, or None if `has_failed` is true for all gangs.
+        """
+        failed, class_of, touched = self._failed_classes(), self.class_of, self._touched
+        while gangs:
+            gang = gangs.pop()
+            if class_of[gang] not in failed or gang in touched:
+                return gang
+        return None
+
+    def _failed_classes(self) -> set[int]:
+        """Return the classes whose gangs have failed to start since the last change."""
+        if self._failed_at != self._placing.changes:
+            self._failed_at = self._placing.changes
+            self._failed.clear()
+        return self._failed
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
         """Return the values of `function`, and (m,) the index of the value of each gang.

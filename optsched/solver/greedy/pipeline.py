@@ -163,17 +163,12 @@ class _Pipeline:
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
-    def _serve(
-        self,
-        gangs: Iterable[int],
-        is_closed: Callable[[int], bool],
-        is_hopeless: Callable[[int], bool],
-    ) -> None:
+    def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
         """Place gangs in queue order: the minimum of each gang first, and single tasks later."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            for gang in lines.iterate_gangs(is_closed, is_hopeless):
+            for gang in lines.iterate_gangs(is_closed, self._gang_classes):
                 if self._serve_gang(gang, lines) and self._placing.cursor(gang).has_untried_tasks:
                     lines.rejoin(gang)
 
@@ -266,7 +261,7 @@ class _Pipeline:
         served: list[int] = gangs.tolist()
         if lacking:
             served = [g for g in served if classes.class_now(g) not in lacking]
-        self._serve(served, self._plugins.is_overused, classes.has_failed)
+        self._serve(served, self._plugins.is_overused)
 
     def _candidates(self) -> I64:
         gangs = self._problem.open_gangs
@@ -425,7 +420,7 @@ class _Pipeline:
         candidates = self._candidates()
         empty = candidates[~is_requesting[candidates]]
         untried: list[int] = self._placing.with_untried_tasks(empty).tolist()
-        self._serve(untried, lambda _: False, self._gang_classes.has_failed)
+        self._serve(untried, lambda _: False)
 
     def decisions(self) -> Decisions:
         """Return the decisions of all actions so far."""

@@ -255,6 +255,7 @@ class GreedyPreemption:
         if entry_of_gang is None:
             return False
         known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
+        reach_of: dict[tuple[int, int | bytes], Bool] = {}
         for gang in entry_of_gang:
             if self._is_lacking(gang, action):
                 continue
@@ -263,7 +264,10 @@ class GreedyPreemption:
                 return False
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
-            reach = np.atleast_1d(self._reach(gang, action))
+            rival_key = self._rival_key(gang, action)
+            if rival_key not in reach_of:
+                reach_of[rival_key] = np.atleast_1d(self._reach(gang, action))
+            reach = reach_of[rival_key]
             # The request of the entire gang decides which protected tasks the gang may evict.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
@@ -289,22 +293,27 @@ class GreedyPreemption:
         return number in self._refused or self._is_lacking(gang, action)
 
     def _group_rivals(self, starving: Sequence[int], action: str) -> None:
-        """Group gang classes by the tasks that they may evict in an action, for `_is_lacking`.
+        """Group gang classes by the tasks that they may evict in an action, for `_is_lacking`."""
+        self._rivals.clear()
+        classes = self._gang_classes
+        chosen = classes.one_per_class(np.array(starving, np.int64)).tolist()
+        groups: dict[tuple[int, int | bytes], _Rivals] = {}
+        for gang in chosen if chosen and self._can_bound else ():
+            rivals = groups.setdefault(self._rival_key(gang, action), _Rivals())
+            rivals.gangs.append(gang)
+            self._rivals[classes.class_of[gang]] = rivals
+
+    def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
+        """Return a key; gangs of classes with equal keys may evict the same tasks in an action.
 
         The action `preempt` depends on the queue and the priority of a gang. The action `reclaim`
         depends on the queue and on the requested resources.
         """
-        self._rivals.clear()
-        problem, classes = self._problem, self._gang_classes
-        chosen = classes.one_per_class(np.array(starving, np.int64)).tolist()
-        groups: dict[tuple[int, int | bytes], _Rivals] = {}
-        for gang in chosen if chosen and self._can_bound else ():
-            part: int | bytes = int(problem.priority[gang])
-            if action == RECLAIM:
-                part = self._requested_by_shape[problem.shape_of[gang]].tobytes()
-            rivals = groups.setdefault((int(problem.queue_of[gang]), part), _Rivals())
-            rivals.gangs.append(gang)
-            self._rivals[classes.class_of[gang]] = rivals
+        problem = self._problem
+        part: int | bytes = int(problem.priority[gang])
+        if action == RECLAIM:
+            part = self._requested_by_shape[problem.shape_of[gang]].tobytes()
+        return int(problem.queue_of[gang]), part
 
     @cached_property
     def _can_bound(self) -> bool:

@@ -118,20 +118,16 @@ class GangQueue:
                 return self._rest.pop()
         return heapq.heappop(self._again)[2]
 
-    def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
-        """Remove gangs up to the first gang that is not hopeless, and return the last removed gang.
+    def pop_hopeful(self, classes: GangClasses) -> int | None:
+        """Remove gangs up to the first gang whose class has not failed, and return this gang.
 
-        Returns None if all gangs are hopeless.
+        Returns None if the classes of all gangs have failed.
         """
         while self._again:
-            if not is_hopeless(gang := self.pop()):
+            if not classes.has_failed(gang := self.pop()):
                 return gang
         self._head = None
-        rest = self._rest
-        while rest:
-            if not is_hopeless(gang := rest.pop()):
-                return gang
-        return None
+        return classes.pop_hopeful(self._rest)
 
     def rejoin(self, gang: int) -> None:
         """Add a removed gang again, at the position of its present sort key."""
@@ -182,12 +178,12 @@ class QueueOrder:
         return (self._queue_key(queue), self._queue_born[queue], queue)
 
     def iterate_gangs(
-        self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
+        self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
         """Yield gangs turn by turn, and remove closed queues.
 
-        During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs for which
-        `is_hopeless` returns True are skipped. Skipping a gang changes no sort key, so the queue
+        During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs whose
+        class in `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue
         keeps its turn.
         """
         while self._queues:
@@ -204,7 +200,7 @@ class QueueOrder:
             line = self._line[queue]
             if is_closed(queue):
                 continue
-            gang = line.pop() if is_hopeless is None else line.pop_hopeful(is_hopeless)
+            gang = line.pop() if classes is None else line.pop_hopeful(classes)
             if gang is not None:
                 yield gang
             if line:
