@@ -186,7 +186,7 @@ class Kept:
 
 
 def kept_places(snapshot: Snapshot) -> Kept:
-    """Return the snapshot with capacity reserved for the recorded moves that are still valid."""
+    """Return the snapshot with capacity reserved for all recorded moves that are still valid."""
     moved = [gang for gang in snapshot.gangs if MOVES in gang.annotations]
     recorded = {g.key: read_moves(text) for g in moved if (text := g.annotations[MOVES])}
     if not recorded:

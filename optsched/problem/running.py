@@ -95,7 +95,7 @@ def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
 
 @cached_by_problem
 def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem; the result is cached."""
+    """Return the running tasks of a problem; cached."""
     nodes, gangs = problem.snapshot.nodes, problem.snapshot.gangs
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
     with_tasks = np.flatnonzero(problem.gang_columns.flags(has_standing_tasks))
@@ -126,7 +126,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """Return the request (V, R) of each task. Requests are computed once for each task shape."""
+    """Return the request (V, R) of each task, computed once per `TaskShape` object."""
     shapes = list(map(_SHAPE, tasks))
     # `id(shape)` is a safe key, because the tasks keep their shapes in memory.
     distinct = dict(zip(map(id, shapes), shapes, strict=True))

@@ -134,7 +134,7 @@ class GangShape:
 class Stake:
     """The amounts of a gang: allocated, claimed, requested (see `GangRow`), and its minimum.
 
-    `minimum` contains the amounts that must be free in the cluster before the gang starts.
+    `minimum` must be free in the cluster before the gang starts.
     `requests` contains the distinct requests of all pending tasks of the gang.
     """
 

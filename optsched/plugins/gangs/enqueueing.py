@@ -55,7 +55,7 @@ def _is_enqueued(row: GangRow) -> bool:
 
 
 def sum_by_queue(problem: Problem, gangs: I64) -> I64:
-    """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
+    """Return (Q, R) the total missing resources of the given gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = gangs[problem.queue_of[gangs] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -167,7 +167,7 @@ class _Budgets(Greedy):
 
 
 def list_reserving_gangs(outcome: Outcome) -> I64:
-    """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
+    """Return the enqueued gangs without running tasks, from this and earlier sessions."""
     before = list_enqueued_gangs(outcome.problem)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
