@@ -1,1 +1,1 @@
-"""The cluster's state as domain values, kept up to date by watches."""
+"""The cluster's state as domain objects, kept up to date by watches."""

@@ -1,7 +1,7 @@
 """A cache of the cluster's state, built from watch events; does no I/O and reads no clock.
 
 `apply` updates the cache from a watch event. The `assume_…` methods record changes that this
-process requests, before the server confirms them. A test checks that `snapshot` and
+process has requested, before the server confirms them. A test checks that `snapshot` and
 `formats.assemble` return equal snapshots for the same objects.
 """
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of deleted objects that the cache remembers, so that late events restore no object.
+"""Number of deleted objects to remember, so that a late event does not restore an object.
 
-Late events arrive within moments of the object's deletion.
+Late events arrive soon after the deletion.
 """
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
-    """Return why a node accepts no pods: `cordoned`, `not ready`, or `gone` for a deleted node."""
+    """Return why a node accepts no pods: `cordoned`, `not ready`, or `gone` if it was deleted."""
     if node is None:
         return frozenset({"gone"})
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
@@ -58,13 +58,13 @@ def find_closures(node: Node | None) -> frozenset[str]:
 
 
 class ResourceVersions:
-    """The newest resource version of each object of one kind, by key.
+    """The newest resource version of each object of one kind, keyed by object key.
 
     Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
-    is treated as newer than every other version.
+    counts as newer than every other version.
 
-    `known` holds the version of each object that exists in the cluster, or -1 for a version that is
-    not a number. `namespaces` counts these objects by namespace.
+    `known` holds the version of each object in the cluster, or -1 if the version is not a number.
+    `namespaces` counts these objects per namespace.
     """
 
     def __init__(self) -> None:
@@ -73,12 +73,12 @@ class ResourceVersions:
         self._deleted: RecentCache[str, int] = RecentCache(_REMEMBERED)
 
     def lookup(self, key: str) -> str:
-        """Return the newest known resource version of an object; empty for an unknown object."""
+        """Return an object's newest known resource version; empty if unknown or not a number."""
         known = self.known.get(key, -1)
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
-        """Record an object's version from a list, and return whether the version was unknown."""
+        """Record an object's version from a list; return whether the version is new."""
         number = parse_whole(version)
         if number is not None and self.known.get(key) == number:
             return False
@@ -86,7 +86,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record an object's version from a watch, and return whether the version is newer."""
+        """Record an object's version from a watch; return whether it is newer than the last one."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)
@@ -100,7 +100,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion; return False if the object is unknown or has been created again."""
+        """Record a deletion; return False if the object is unknown or was created again."""
         number, newest = parse_whole(version), self.known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -110,7 +110,7 @@ class ResourceVersions:
         return True
 
     def drop(self, key: str) -> None:
-        """Remove the version of an object."""
+        """Forget the version of an object."""
         del self.known[key]
         if namespace := key.rpartition("/")[0]:
             self.namespaces[namespace] -= 1
@@ -128,17 +128,17 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds for which events report the mistakes in an object (`Flaw`)."""
+"""Kinds whose mistakes (`Flaw`) are reported as events."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
-"""Kinds whose object UIDs are cached, so that no event is written about a deleted object."""
+"""Kinds whose object UIDs are cached, so that no event is written for a deleted object."""
 
 
 class ClusterCache:
     """The state of a cluster, from watch events and from changes that this process assumes.
 
-    `version` grows with every change that may make the next snapshot differ from the last snapshot.
-    `queues` and `shards` hold the queues and NodeShards that the server reported, by name.
+    `version` grows with every change that may affect the next snapshot. `queues` and `shards` hold
+    the queues and NodeShards that the server reported, keyed by name.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class ClusterCache:
         return len(self._synced) == len(READ_KINDS)
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Apply a watch event, unless the cache already has a newer state of the object."""
+        """Apply a watch event, unless the cache already holds a newer state of the object."""
         versions = self._versions[kind]
         match event:
             case Listed():
@@ -181,7 +181,7 @@ class ClusterCache:
                 ]
                 deleted: list[str] = []
                 if event.is_last:
-                    # Objects that the complete list lacks do not exist any more.
+                    # Objects that are missing from the complete list no longer exist.
                     deleted = [key for key in versions.known if key not in listed]
                     for key in deleted:
                         versions.drop(key)
@@ -207,8 +207,7 @@ class ClusterCache:
     ) -> None:
         """Replace the cached state of an object; None means that the object was deleted.
 
-        `is_created` is true if a watch reported an object that the cache does not contain.
-        `is_created` is false for objects from a list.
+        `is_created` is true if a watch, not a list, reported an object that was not cached.
         """
         self.version += 1
         if obj is None:
@@ -237,7 +236,7 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Assume that a pending task is bound, until a watch event or `forget`; returns its UID."""
+        """Assume that a pending task is bound, until a watch event or `forget`; return its UID."""
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
@@ -246,10 +245,10 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def record_stored_devices(self, claim: str, version: str) -> None:
-        """Record the version at which the server has stored the assumed devices of a claim.
+        """Record the resource version in which the server stored a claim's assumed devices.
 
-        A list may show the claim only after its devices were freed again. A report that is newer
-        than this version ends the assumption.
+        A list may contain the claim only after its devices were freed again. Any reported version
+        that is newer than this version ends the assumption.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
@@ -258,7 +257,7 @@ class ClusterCache:
         self.version += self._objects.devices.record_stored(claim, number, reported)
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume that a task terminates; returns its UID, or None unless the task is on `node`."""
+        """Assume that a task terminates; return its UID, or None if it does not run on `node`."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
@@ -266,14 +265,14 @@ class ClusterCache:
         return self._objects.pods.assume_evicted(task)
 
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
-        """Record the time at which a plugin last moved pods to better nodes."""
+        """Record when a plugin last moved pods to better nodes."""
         self.version += 1
         self._objects.gangs.shuffles.own[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume that a pending task is nominated to a node, or to no node if `node` is empty.
+        """Assume that a pending task is nominated to a node, or to none if `node` is empty.
 
-        Returns whether the nomination has changed.
+        Returns whether the nomination changed.
         """
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
@@ -285,24 +284,24 @@ class ClusterCache:
         return True
 
     def forget_nominations(self) -> None:
-        """Drop all assumed nominations, and all assumed annotations of moved pods."""
+        """Drop all assumed nominations and all assumed annotations about moved pods."""
         self.version += 1
         self._objects.pods.forget_nominations()
         self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume a gang's annotation of moved pods, until the server reports the annotation."""
+        """Assume a gang's annotation about moved pods, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
     def assume_enqueued(self, gang: str) -> None:
-        """Assume that a gang is enqueued, until the server reports a phase of its PodGroup.
+        """Assume that a gang is enqueued, until the server reports its PodGroup's phase.
 
-        Without this assumption, the next session could admit another gang to the same capacity or
-        quota.
+        Without this assumption, the next session could enqueue another gang for the same capacity
+        or quota.
         """
-        # Every session enqueues a gang without a PodGroup again, so a repeated assumption must not
-        # cause another session.
+        # Every session enqueues a gang without a PodGroup again, so repeating the assumption must
+        # not trigger another session.
         self.version += self._objects.gangs.assume_enqueued(gang)
 
     def forget_enqueued(self) -> None:
@@ -311,9 +310,9 @@ class ClusterCache:
         self._objects.gangs.forget_enqueued()
 
     def revoke_enqueued(self, gang: str) -> bool:
-        """Drop the assumption that a gang without pods is enqueued; returns True if dropped.
+        """Drop the assumption that a gang without pods is enqueued; return whether it was dropped.
 
-        The server has refused the phase of the gang's PodGroup, so that the gang gets no pods.
+        The server has rejected the PodGroup's phase, so the gang will get no pods.
         """
         is_revoked = self._objects.gangs.revoke_enqueued(gang)
         self.version += is_revoked
@@ -331,26 +330,26 @@ class ClusterCache:
         self._objects.pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
-        """Return whether a task is assumed evicted before its bind is confirmed."""
+        """Return whether a task is assumed evicted although its bind is not confirmed yet."""
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
-        """Set the table of partitions that GPUs and NPUs support."""
+        """Set the table of partitions that each GPU and NPU model supports."""
         self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
-        """Exclude a gang from scheduling until `release_gang` is called for the gang."""
+        """Exclude a gang from scheduling until `release_gang` is called for it."""
         self.version += 1
         self._objects.gangs.hold_gang(gang, reason)
 
     def release_gang(self, gang: str) -> None:
-        """Allow a gang that `hold_gang` has excluded to be scheduled again."""
+        """Allow a gang that `hold_gang` excluded to be scheduled again."""
         self.version += self._objects.gangs.release_gang(gang)
 
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
-        """Return the task that the server reported, or None if the task's pod does not exist."""
+        """Return a task as the server reported it, or None if its pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
@@ -359,7 +358,7 @@ class ClusterCache:
         return self._versions[kinds.POD].lookup(key)
 
     def grace_s(self, key: str) -> int:
-        """Return the grace period of a pod in seconds; 0 if the pod does not exist."""
+        """Return a pod's termination grace period in seconds; 0 if the pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return 0 if pod is None else pod.grace_s
 
@@ -368,7 +367,7 @@ class ClusterCache:
         return self._objects.volumes.find_claim(key)
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node without its residents, or None if the node does not exist."""
+        """Return a node without its resident tasks, or None if it does not exist."""
         return self._objects.find_node(name)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
@@ -377,20 +376,20 @@ class ClusterCache:
         return node is not None and selector.matches(name, node.labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind (API version) of a ResourceClaim, or None for an unknown claim."""
+        """Return the kind (API version) of a ResourceClaim, or None if the claim is unknown."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """Return a DeviceClass, or None if the DeviceClass does not exist."""
+        """Return a DeviceClass, or None if it does not exist."""
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
-        """Return the queue of a gang in the last snapshot; empty if the snapshot lacks the gang."""
+        """Return a gang's queue in the last snapshot; empty if the gang was not in it."""
         known = self._objects.gangs.find_gang(gang)
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
-        """Return the PodGroup that the server reported, or None if the PodGroup does not exist."""
+        """Return a PodGroup as the server reported it, or None if it does not exist."""
         return self._objects.gangs.groups.get(key)
 
     @property
@@ -401,7 +400,7 @@ class ClusterCache:
         return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))
 
     def uid(self, kind: Kind, key: str) -> str:
-        """Return the UID of an object that gets events about its flaws; empty if unknown."""
+        """Return the UID of an object that may get events about its flaws; empty if unknown."""
         if kind == kinds.POD:
             pod = self._objects.pods.find_pod(key)
             return "" if pod is None else pod.reported.uid
@@ -418,14 +417,14 @@ class ClusterCache:
             return pod is not None and uid in ("", pod.reported.uid)
         if ref.kind not in _WITH_UID:
             return True
-        # Events name the newest version of Kubernetes' PodGroup, but clusters may serve another
-        # version.
+        # Events name the newest version of the upstream Kubernetes PodGroup, but a cluster may
+        # serve another version.
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Return a snapshot of the current state, which reuses the values of unchanged objects."""
+        """Build a snapshot of the current state; it shares the values of unchanged objects."""
         versions = self._versions.items()
         known = (each.namespaces for kind, each in versions if kind.namespaced)
         return self._objects.build(now_ms, set().union(*known))

@@ -1,4 +1,4 @@
-"""Keep a cache up to date by watches of each kind and a periodic read of the partition table."""
+"""Keep a cache up to date: watch each kind, and reload the partition table periodically."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """A follower that applies watch events to a cache while `run` is active.
+    """Applies watch events to a cache while `run` is active.
 
-    `stale` holds the kinds that have not been listed since the last call of `refresh`.
+    `stale` holds the kinds that have not been listed since `refresh` was last called.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Follower:
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
     ) -> None:
-        """`outage` records the API server outages of the whole process; None creates a record."""
+        """`outage` tracks API server outages for the whole process; None creates a tracker."""
         self._source = source
         self._cache = cache
         self._timing = timing
@@ -55,14 +55,14 @@ class Follower:
         self._restarts = asyncio.Event()
 
     def refresh(self) -> None:
-        """List every installed kind again, even a kind whose first list is still in progress.
+        """List every installed kind again, even if its first list is still in progress.
 
-        Lists are repeated because a watch may have failed silently, without an error.
+        A watch may have failed silently, without an error.
         """
         self.stale = set(READ_KINDS) - self._absent
         for kind in self.stale & self._followed.keys():
-            # Without the cancellation, a list that started before `refresh` could be mistaken for
-            # the repeated list.
+            # Without cancellation, a list that started before `refresh` could be mistaken for the
+            # repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 
@@ -104,8 +104,8 @@ class Follower:
             self._on_failure(kind)
             self._outage.record_watch_failure(kind, kind, error)
             return
-        # An absent kind counts as empty while its list is retried. The API server checks
-        # permissions first, so Forbidden may mean that the kind is not installed.
+        # An absent kind counts as empty, and its list is retried. The API server checks permissions
+        # first, so Forbidden may also mean that the kind is not installed.
         self.stale.discard(kind)
         self._outage.record_success(kind)
         if kind in self._absent:
@@ -125,10 +125,10 @@ EVERY_S: Final = 30.0
 
 
 class GeometryReader:
-    """A reader that keeps the device partition table of a cache up to date while `run` is active.
+    """Keeps a cache's device partition table up to date while `run` is active.
 
-    `where` returns the namespace and the name of the ConfigMap, or None if the policy names no
-    ConfigMap. `on_change` is called when the table changes.
+    `where` returns the ConfigMap's namespace and name, or None if the policy names no ConfigMap.
+    `on_change` is called when the table changes.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GeometryReader:
             await self._timing.sleep(EVERY_S)
 
     async def step(self) -> None:
-        """Reload the ConfigMap; on error keep the last valid table."""
+        """Reload the ConfigMap; on an error, keep the last valid table."""
         where = self._where()
         if where is None:
             return

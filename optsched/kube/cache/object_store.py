@@ -1,8 +1,8 @@
 """A store of the objects that controllers read, filled by watches and by this process's writes.
 
-The response to a write is stored before the controller that sent the write reconciles again. An
-older state that a watch delivers later is ignored. An object that this process deleted is ignored
-until a watch delivers the deletion.
+The response to a write is stored before the controller that sent it reconciles again. Older states
+that a watch delivers later are ignored. An object that this process deleted is ignored until a
+watch confirms the deletion.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ANSWERS: Final = 10_000
-"""Maximum number of remembered probe answers."""
+"""Maximum number of probe results to remember."""
 
 
 MAX_REMEMBERED: Final = 2_000
-"""Number of deleted objects to remember for each kind, because responses to writes may be late."""
+"""Number of deleted objects to remember per kind, because responses to writes may arrive late."""
 
 
 MAX_UNWATCHED: Final = 10_000
-"""Maximum number of remembered unwatched objects whose names a controller tried to use."""
+"""Maximum number of unwatched objects to remember, after a controller tried to use their names."""
 
 UNWATCHED_MS: Final = 8000
-"""Milliseconds for which an unwatched object is remembered; no watch reports its changes."""
+"""Milliseconds for which an unwatched object is remembered, since no watch reports its changes."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index, and a value under which the index lists an object."""
+"""The content of an index, and a value under which the index lists an object."""
 
 
 class _Objects:
-    """The objects of one kind, with their indexes."""
+    """The objects of one kind, and their indexes."""
 
     def __init__(self, indexes: Iterable[Index], scopes: tuple[Scope, ...]) -> None:
         self.scopes = scopes
@@ -77,13 +77,13 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """The indexes and index values under which each object is listed, by namespace and name."""
+        """The indexes and index values that list each object, keyed by namespace and name."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
-        """UIDs of objects recently reported as deleted, because responses to writes may be late."""
+        """UIDs of recently deleted objects, because responses to writes may arrive late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """The keys of the objects in unfinished lists, by scope."""
+        """The keys of the objects in an unfinished list, per scope."""
         self.unsynced = set(scopes)
         """The watched scopes that have not been listed yet."""
 
@@ -91,7 +91,7 @@ class _Objects:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Store an object and return the object that it replaces, or None for a new object."""
+        """Store an object; return the object that it replaces, or None if it is new."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:
@@ -114,7 +114,7 @@ class _Objects:
         return before
 
     def drop(self, namespace: str, name: str) -> None:
-        """Remove an object that the store contains."""
+        """Remove a stored object."""
         self._unindex((namespace, name))
         del self.by_namespace[namespace][name]
         if not self.by_namespace[namespace]:
@@ -132,7 +132,7 @@ class _Objects:
 class Store:
     """The objects of all kinds; implements `World`.
 
-    `kinds` are the kinds of the objects in the store.
+    `kinds` are the stored kinds.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """`on_change` is called after every change, with the object's states before and after.
+        """`on_change` is called after every change, with the object before and after it.
 
-        `scopes` holds the watched subsets of kinds that are not watched completely; the subsets may
+        `scopes` lists the watched subsets of each kind that is not watched completely; they may
         overlap.
         """
         every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
@@ -206,11 +206,11 @@ class Store:
     # --- events and writes -----------------------------------------------------------------------
 
     def unsynced(self) -> list[str]:
-        """Return the names of the kinds that have not been listed yet."""
+        """Return the plural names of the kinds that have not been listed yet."""
         return [kind.plural for kind, objects in self._objects.items() if objects.unsynced]
 
     def is_narrow(self, kind: Kind) -> bool:
-        """Return whether a kind may have objects that no watch covers."""
+        """Return whether some objects of a kind may be unwatched."""
         return kind in self._objects and WHOLE not in self._objects[kind].scopes
 
     def scopes(self, kind: Kind) -> tuple[Scope, ...]:
@@ -218,12 +218,11 @@ class Store:
         return self._objects[kind].scopes
 
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
-        """Apply an event from the watch of a scope of a kind.
+        """Apply an event from the watch of one scope of a kind.
 
-        A deletion may also mean that a change moved the object out of the scope. An object that
-        left a scope may still be in another scope. If another scope still selects the object, its
-        known version is not older than the version of this event. A real deletion has a newer
-        version.
+        A watch also reports a deletion if an object changes so that its scope no longer selects it.
+        Another scope may still select the object. In that case, the stored version is at least as
+        new as the version of this event. A real deletion has a newer version.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
@@ -241,7 +240,7 @@ class Store:
         self._remove_object(kind, obj)
 
     def record_written(self, kind: Kind, obj: Raw) -> None:
-        """Record the object that the server returned after a write."""
+        """Record an object as the server returned it after a write."""
         objects = self._objects.get(kind)
         if objects is None or uid_of(obj) in objects.ended:
             return
@@ -249,20 +248,20 @@ class Store:
             self._store_object(kind, obj)
 
     def record_unwatched(self, ref: Ref, obj: Raw) -> None:
-        """Record an unwatched object's metadata after a controller tried to use its name."""
+        """Record the metadata of an unwatched object whose name a controller tried to use."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._unwatched.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
-        """Record that the endpoint of a probe answered."""
+        """Record that a probed endpoint answered."""
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the links of a fabric, and drop the links of all other fabrics."""
+        """Record the links of a fabric, and forget those of all other fabrics."""
         self._fabric_answers = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
-        """Record a deletion by this process; an empty `uid` matches an object with any UID."""
+        """Record that this process deleted an object; an empty `uid` matches any UID."""
         objects = self._objects.get(ref.kind)
         known = None if objects is None else objects.lookup(ref.namespace, ref.name)
         if objects is None or known is None or (uid and uid_of(known) != uid):
@@ -286,7 +285,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # An object may be missing from a list that is older than the object.
+            # An object that is newer than the list may be missing from it.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 self._remove_object(kind, known)
         listed.clear()
@@ -295,10 +294,10 @@ class Store:
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
-        # managedFields make up half of an object, and no controller reads managedFields.
+        # managedFields make up half of an object, and no controller reads them.
         meta.pop("managedFields", None)
         if kind == NODE:
-            # Image names in the status make up most of a node object.
+            # Image names make up most of a node object and are part of its status.
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
@@ -323,10 +322,9 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Return whether a version is not newer than the version of a known object.
+    """Return whether a version is as old as or older than a known object's version.
 
-    Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are compared
-    for equality.
+    Versions of a kind are increasing numbers (KEP-5504). Other versions are compared for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():
@@ -340,10 +338,10 @@ Watch: TypeAlias = "tuple[Kind, Scope]"
 
 
 class StoreFollower:
-    """A follower that applies watch events to a store while the coroutines of `follow` run.
+    """Applies watch events to a store while the coroutines of `follow` run.
 
-    `absent` holds the watches of kinds that are not installed. `stale` holds the watches from which
-    the caller expects another complete list.
+    `absent` holds the watches of kinds that are not installed. `stale` holds the watches that the
+    caller expects to be listed completely once more.
     """
 
     def __init__(
@@ -388,7 +386,7 @@ class StoreFollower:
         self._on_failure(kind)
         is_reported = self._outage.record_watch_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed is treated as empty, and its list is retried. A kind that
-            # was listed before is missing only while a server starts.
+            # A kind that is not installed counts as empty, and its list is retried. A kind that was
+            # listed before is missing only while a server starts.
             self.absent.add((kind, scope))
             self._store.apply(kind, Listed(()), scope)

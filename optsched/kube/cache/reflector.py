@@ -1,8 +1,8 @@
 """List and then watch the objects of one kind, like client-go's Reflector.
 
-`ReflectorState` decides on the next request and interprets the response, without I/O and without a
-clock. `reflect` sends the requests. After a failure the watch resumes at the last resource version.
-All objects are listed again if the last resource version has expired or the watch keeps failing.
+`ReflectorState` decides on the next request and interprets the response, without I/O or a clock.
+`reflect` sends the requests. After a failure, the watch resumes at the last resource version. All
+objects are listed again if that version has expired or the watch keeps failing.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ RETRIES: Final = BackoffSteps(first_s=0.2, max_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 
-The maximum applies until a request succeeds: a restarted server first reports expired versions and
-storage that is not ready.
+It applies until a request succeeds: a restarted server may first report expired versions or
+uninitialized storage.
 """
 
 ABSENT_S: Final = 60.0
-"""Delay in seconds before a kind that is not installed is listed again."""
+"""Seconds after which a kind that is not installed is listed again."""
 
 LIST_AFTER: Final = 8
-"""Number of consecutive failures of a watch after which all objects are listed again."""
+"""Number of consecutive watch failures after which all objects are listed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list; all pages of a list together contain every existing object.
+    """A page of a list; the pages of a list together contain every existing object.
 
     `resource_version` is the version of the whole list, or empty if unknown.
     """
@@ -68,14 +68,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The event that an object was created or changed."""
+    """A watch event: an object was created or changed."""
 
     obj: Raw
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The event that an object was deleted; `obj` is the last state of the object."""
+    """A watch event: an object was deleted; `obj` is its last state."""
 
     obj: Raw
 
@@ -85,7 +85,7 @@ WatchEvent: TypeAlias = Listed | Changed | Deleted
 
 @dataclass(frozen=True, slots=True)
 class FetchPage:
-    """The decision to request a page of the list, after a delay."""
+    """Request: fetch a page of the list after a delay."""
 
     token: str
     pause_s: float
@@ -93,14 +93,14 @@ class FetchPage:
 
 @dataclass(frozen=True, slots=True)
 class StartWatch:
-    """The decision to start a watch at a resource version, after a delay."""
+    """Request: start a watch at a resource version after a delay."""
 
     resource_version: str
     pause_s: float
 
 
 class ReflectorState:
-    """The state of the list and watch of one kind, from which the next request follows."""
+    """The list and watch state of one kind; it determines the next request."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """Before the first success, an error in `absent` means that the kind is not installed."""
+        """Until a request succeeds, an error in `absent` means that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -119,7 +119,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """Return the next request to send, with the delay before the request."""
+        """Return the next request, with the delay before it."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)
@@ -127,7 +127,7 @@ class ReflectorState:
         return StartWatch(self._version, pause_s)
 
     def page(self, page: Page) -> Listed:
-        """Handle a page of the list; raises KubeError if no watch can start after the list."""
+        """Handle a page of the list; raises KubeError if no watch can start from the list."""
         if not page.token and not page.resource_version:
             raise Garbled("a list has no resource version")
         is_first, self._token = not self._token, page.token
@@ -138,7 +138,7 @@ class ReflectorState:
         return Listed(items, is_first, is_last=not page.token, resource_version=version)
 
     def line(self, line: bytes) -> Changed | Deleted | None:
-        """Handle a line of a watch; raises KubeError if the line ends the watch."""
+        """Handle a line that a watch delivered; raises KubeError if the line ends the watch."""
         try:
             event = json.loads(line)
             kind, obj = event["type"], event["object"]
@@ -159,18 +159,18 @@ class ReflectorState:
         return Deleted(obj) if kind == "DELETED" else Changed(obj)
 
     def closed(self) -> None:
-        """Handle the end of a watch; a watch without any event is treated as failed."""
+        """Handle the end of a watch; a watch that delivered no event counts as failed."""
         if self._is_silent:
             self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 
     def failed(self, error: KubeError) -> None:
-        """Handle the error of a list or watch, and set the delay before the next request."""
+        """Handle a failed list or watch: set the delay before the next request."""
         self._pause_s = self._backoff.next_delay()
         self._was_away = self._was_away or isinstance(error, Unreachable | ServerFault)
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The next request is a list, so the delay after the failed watch does not apply.
+            # The next request is a list, so the delay for a failed watch does not apply.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
@@ -196,14 +196,14 @@ async def reflect(
     on_failure: Callable[[Kind, KubeError], None],
     selection: Selection = EVERYTHING,
 ) -> AsyncIterator[WatchEvent]:
-    """Yield the events of a kind, forever.
+    """Yield the watch events of a kind, forever.
 
     Parameters
     ----------
     source
         Client of the API server.
     reflection
-        An initial state, or the state with which an earlier call ended.
+        A new state, or the state in which an earlier call ended.
     sleep
         Function that waits for a number of seconds.
     on_failure
@@ -239,7 +239,7 @@ _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 async def watch_object(
     source: Client, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """Yield each state of one object forever, and None when the object does not exist.
+    """Yield each state of one object forever, and None while the object does not exist.
 
     `on_failure` is called on temporary errors, such as an unreachable server; the watch is then
     retried. Raises `KubeError` on permanent errors.

@@ -1,1 +1,1 @@
-"""Requests to an API server, their errors, and selections of objects in lists."""
+"""Requests to an API server, request errors, and selectors for list requests."""

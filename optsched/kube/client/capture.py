@@ -1,9 +1,8 @@
-"""Capture a live cluster as the manifests of a snapshot.
+"""Capture a live cluster as snapshot manifests.
 
 Each kind that a scheduler reads is listed once. Other kinds, such as Secrets and ConfigMaps, are
-not read. Long fields and possible passwords are dropped if no scheduler reads the field. The
-dropped fields are managed fields, last-applied manifests, and commands and environments of
-containers.
+not read. Fields that no scheduler reads are dropped if they are long or may hold passwords: managed
+fields, last-applied manifests, and the commands and environments of containers.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", 
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPolicy"})
-"""The kept fields of a container; its command, arguments and environment are dropped."""
+"""Container fields to keep; the command, arguments and environment are dropped."""
 
 
 async def capture(source: Client, now_ms: int) -> list[Raw]:
-    """Return the objects of a cluster as input of `optsched solve`; raises `KubeError`.
+    """Return the objects of a cluster as input for `optsched solve`; raises `KubeError`.
 
-    The first returned object records `now_ms`, the time of the capture in milliseconds since 1970.
+    The first returned object records the capture time `now_ms`, in milliseconds since the Unix
+    epoch.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
@@ -42,14 +42,15 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
                 raise
             continue
         for obj in objects:
-            # Only users can write the annotations of snapshot files in a live cluster.
+            # These annotations belong to snapshot files; in a live cluster only a user can have set
+            # them.
             kept = without_snapshot_annotations(obj)
             meta = {key: value for key, value in kept["metadata"].items() if key not in _METADATA}
             annotations = {**(meta.pop("annotations", None) or {})}
             annotations.pop(_APPLIED, None)
             if annotations:
                 meta["annotations"] = annotations
-            # Items of lists lack their kind.
+            # The items of a list response lack their kind.
             stripped = {"apiVersion": kind.api_version, "kind": kind.kind, **kept, "metadata": meta}
             if kind == POD:
                 spec = kept.get("spec") or {}

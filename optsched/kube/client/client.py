@@ -1,9 +1,8 @@
 """Requests to an API server, sent by the asyncio part of the official client.
 
 The official client provides configuration and the connection pool: kubeconfig files, service
-accounts, renewed tokens, verified TLS and proxies. The model classes of the official client are not
-used: objects stay JSON dictionaries. A pod is decoded in 23 µs as a dictionary, and in up to 737 µs
-as a model.
+accounts, token renewal, verified TLS and proxies. Its model classes are not used, and objects stay
+JSON dictionaries: decoding a pod takes 23 µs as a dictionary, and up to 737 µs as a model.
 """
 
 from __future__ import annotations
@@ -44,34 +43,34 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 CONNECTIONS: Final = 160
-"""Maximum number of connections: 64 binds, a watch for each kind, and all other writes together.
+"""Maximum number of connections: 64 binds, one watch per kind, and all other writes.
 
-With fewer connections, the renewal of the lease and events would wait for binds.
+With fewer connections, lease renewals and events would wait for binds.
 """
 
 TLS_BUFFER: Final = 1 << 16
-"""Size in bytes of the buffer of each TLS connection.
+"""Buffer size of each TLS connection in bytes.
 
-asyncio's default of 256 KiB for each connection would take up to 40 MiB for all connections.
+asyncio's default of 256 KiB per connection would add up to 40 MiB.
 """
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 BIND_S: Final = 5.0
-"""Timeout of a bind in seconds, which ends before another replica can take over the lease."""
+"""Timeout of a bind in seconds; it expires before another replica can take over the lease."""
 
 WATCH_S: Final = 25
-"""Duration in seconds after which the server ends a watch, just after a bookmark."""
+"""Seconds after which the server ends a watch, just after it sends a bookmark."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch is treated as broken; a server ends watches sooner."""
+"""Seconds without data after which a watch counts as broken; the server ends watches sooner."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _DRY_RUN: Final = "?dryRun=All"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADERS: Final = {
-    # Compressed responses would cost the server more CPU time than the network time saved.
+    # Compression would cost the server more CPU time than it saves in transfer time.
     "Accept-Encoding": "identity",
     "User-Agent": f"optsched/{__version__}",
 }
@@ -86,7 +85,7 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ConfigError(Exception):
-    """Raised when no configuration names the API server, or the configuration is unreadable."""
+    """Raised if the configuration names no API server or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,9 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 
 class Client:
-    """A client that sends one user's requests to one API server; errors raise `KubeError`.
+    """Sends requests to one API server as one user; failed requests raise `KubeError`.
 
-    `server` is the address of the API server, and `namespace` is the default namespace.
+    `server` is the API server's address, and `namespace` the default namespace.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Client:
         namespace: str,
         on_warning: Callable[[str], None],
     ) -> None:
-        """`on_warning` is called with each warning of the server."""
+        """`on_warning` is called with each warning that the server sends."""
         self.server = str(configuration.host)
         self.namespace = namespace
         self._configuration = configuration
@@ -131,7 +130,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return one page of a list; without a namespace in the selection, list all namespaces."""
+        """Return one page of a list, of all namespaces unless the selection names one."""
         query = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(query)}"))
@@ -145,7 +144,7 @@ class Client:
     async def watch_lines(
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
-        """Yield watch events after a resource version as JSON lines, until the watch ends."""
+        """Yield the events after a resource version as lines of JSON, until the watch ends."""
         query = {
             "watch": 1,
             "allowWatchBookmarks": "true",
@@ -155,7 +154,7 @@ class Client:
         }
         path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(query)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
-            # This code splits the lines, because `readline` of the stream rejects long lines.
+            # The lines are split here because the stream's `readline` rejects long lines.
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -163,22 +162,22 @@ class Client:
                     yield line
 
     async def read(self, ref: Ref) -> Raw:
-        """Read an object from the API server."""
+        """Return an object."""
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:
-        """Return the metadata of an object; the server omits its spec and status."""
+        """Return an object's metadata; the server omits the spec and status."""
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw, *, dry_run: bool = False) -> Raw:
-        """Create an object, and return the stored object; a dry run stores nothing."""
+        """Create an object and return it as stored; a dry run stores nothing."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}{_DRY_RUN if dry_run else ''}", body))
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
-        """Return the server's warnings on the creation of an object, by a dry run.
+        """Create an object in a dry run, and return the server's warnings.
 
-        Raises `Rejected`, with the causes, for an object that is not valid.
+        Raises `Rejected`, with the causes, if the object is invalid.
         """
         path = collection_path(ref.kind, ref.namespace or None)
         path = f"{path}{_DRY_RUN}&fieldValidation=Warn"
@@ -189,9 +188,9 @@ class Client:
     async def patch(
         self, ref: Ref, body: Raw, subresource: str = "", *, dry_run: bool = False
     ) -> Raw:
-        """Merge a patch into an object or its subresource (RFC 7386).
+        """Merge a patch into an object or its subresource (JSON merge patch, RFC 7386).
 
-        Returns the stored object. A dry run returns the object as the server would store it.
+        Returns the object as stored or, in a dry run, as it would be stored.
         """
         path = f"{_path(ref, subresource)}{_DRY_RUN if dry_run else ''}"
         return await self._json(_Request("PATCH", path, body, _MERGE_PATCH))
@@ -204,9 +203,9 @@ class Client:
         grace_s: int | None = None,
         version: str = "",
     ) -> Raw:
-        """Delete an object; with a UID or a resource version, only if the object has both.
+        """Delete an object if its UID and resource version match the given ones.
 
-        Returns a terminating object, or a Status if the object was deleted immediately.
+        Returns the terminating object, or a Status if the object was deleted immediately.
         """
         body: Raw = {"propagationPolicy": propagation}
         known = {"uid": uid, "resourceVersion": version}
@@ -224,7 +223,7 @@ class Client:
         node: str,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind a pod to a node, if the pod has this UID and is not bound yet.
+        """Bind a pod to a node if the UID matches and the pod is not bound yet.
 
         The server sets the node and the annotations in one write (`BindingREST.assignPod`).
         """
@@ -244,11 +243,11 @@ class Client:
     async def evict(
         self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
     ) -> None:
-        """Evict a pod, if the pod has this UID and no disruption budget forbids the eviction.
+        """Evict a pod if the UID matches and no PodDisruptionBudget forbids the eviction.
 
-        `version` is the pod's resource version, or empty for any version. Conflict is raised if the
-        pod has changed. `grace_s` is the grace period in seconds, or None for the grace period in
-        the pod's spec.
+        `version` is the expected resource version of the pod, or empty for any version. Raises
+        Conflict if the pod has changed. `grace_s` is the grace period in seconds, or None for the
+        one in the pod's spec.
         """
         path = object_path(POD, namespace, name, "eviction")
         known = {"uid": uid, "resourceVersion": version}
@@ -285,7 +284,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response to a request before its body is read; raises KubeError."""
+        """Yield the response to a request, with its body unread; raises KubeError."""
         headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
         try:
             settings = await self._configuration.auth_settings()
@@ -317,7 +316,7 @@ class Client:
                 reason = str(e.certificate_error)
             else:
                 found, number = e.os_error, e.os_error.errno or 0
-                # The operating system's reason, such as `Connection refused`.
+                # The operating system's error text, such as `Connection refused`.
                 is_system = type(found) in (OSError, ConnectionRefusedError) and number > 0
                 reason = os.strerror(number) if is_system else str(found.strerror or found)
             raise Unreachable(f"{request}: {e.host}:{e.port}: {reason}") from e
@@ -329,16 +328,16 @@ class Client:
 async def connect(
     kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = lambda _: None
 ) -> AsyncIterator[Client]:
-    """Yield a client whose credentials are renewed while the context is open.
+    """Yield a client, and renew its credentials while the context is open.
 
-    `kubeconfig` names a file. An empty name means KUBECONFIG, else the service account of the pod,
-    else `~/.kube/config`. `server` overrides the address in the configuration. `on_warning` is
-    called with each warning of the server. Raises ConfigError.
+    `kubeconfig` is the path of a file. If it is empty, KUBECONFIG is used, or else the pod's
+    service account, or else `~/.kube/config`. `server` overrides the configured address.
+    `on_warning` is called with each warning that the server sends. Raises ConfigError.
     """
     SSLProtocol.max_size = TLS_BUFFER
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
-    # A lookup of proxies and .netrc for each request takes more CPU than the request itself.
+    # Looking up proxies and .netrc for each request takes more CPU time than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
     names_server = (
@@ -362,7 +361,7 @@ async def connect(
     renewal: asyncio.Task[None] | None = None
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
     if is_plugin or getattr(loader, "provider", None) == "gcp":
-        # The client itself renews all tokens except those of exec plugins and Google Cloud.
+        # The client renews all tokens by itself, except those of exec plugins and Google Cloud.
         renewal = asyncio.create_task(config.refresh_token(loader, configuration))
     try:
         yield client
@@ -375,7 +374,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration; returns the loader that renews its credentials, or None in a pod."""
+    """Fill a configuration; returns the loader that renews credentials, or None in a pod."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     places = "the pod's service account" if is_inside else kubeconfig or default_places()
     try:
@@ -405,9 +404,9 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def _path(ref: Ref, subresource: str = "") -> str:
-    """Return the path of an object; raises NotFound for a name that no object can have.
+    """Return an object's path; raises NotFound if no object can have its name.
 
-    Users write names of objects in annotations. Such a name must not change the request path.
+    Users write object names in annotations. Such a name must not change the request path.
     """
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")

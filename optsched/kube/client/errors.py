@@ -1,19 +1,19 @@
 """Errors of requests to an API server.
 
-KubeError                  base class of all
-├─ Unreachable             no response: the request may have been carried out
+KubeError                  base class
+├─ Unreachable             no response: the request may have been executed
 ├─ Garbled                 a response that cannot be parsed
-└─ ApiError                a refusal, with its code and reason
-   ├─ Rejected             400, 422: the request itself is wrong
+└─ ApiError                an error response, with its code and reason
+   ├─ Rejected             400, 422: the request itself is invalid
    ├─ Unauthorized         401
    ├─ Forbidden            403
    ├─ NotFound             404
    ├─ Conflict             409
    │  └─ AlreadyExists     409 on creation
    ├─ Gone                 410
-   │  └─ Expired           410: a resource version or page that the server no longer keeps
+   │  └─ Expired           410: the server no longer keeps the resource version or list page
    ├─ TooMany              429: retry later
-   └─ ServerFault          5xx: the request may have been carried out
+   └─ ServerFault          5xx: the request may have been executed
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 MAX_MESSAGE: Final = 8192
 """Maximum length of an error message in characters.
 
-Webhooks of policy engines list every violation in one message, so that a message may have thousands
-of characters.
+Webhooks of policy engines list every violation in one message, which can exceed a thousand
+characters.
 """
 STATUS_REASONS: Final = frozenset(
     {
@@ -56,13 +56,13 @@ STATUS_REASONS: Final = frozenset(
         "UnsupportedMediaType",
     }
 )
-"""The reasons of Kubernetes' own API server (apimachinery, meta/v1/types.go, StatusReason)."""
+"""The reasons of the Kubernetes API server (apimachinery, meta/v1/types.go, StatusReason)."""
 MAX_CAUSES: Final = 100
-"""Maximum number of causes that the error of a refused request lists."""
+"""Maximum number of causes that an error lists."""
 MAX_RETRY_AFTER_S: Final = 60
-"""Maximum delay in seconds before a retry, also if the server or a webhook requests a longer one.
+"""Maximum delay in seconds before a retry, even if the server or a webhook requests more.
 
-The API server requests delays of seconds.
+The API server itself requests only a few seconds.
 """
 _REGEX: Final = re.compile(
     r" \(regex used for validation is '[^']*'\)|, regex used for [a-z ]*'[^']*'"
@@ -74,20 +74,20 @@ class KubeError(Exception):
 
 
 class Unreachable(KubeError):
-    """The server sent no response, but may have carried out the request."""
+    """The server sent no response, but may have executed the request."""
 
 
 class Garbled(KubeError):
-    """The response of the server violates the Kubernetes API."""
+    """The server's response violates the Kubernetes API."""
 
 
 class ApiError(KubeError):
-    """The server refused the request; the error keeps only some fields of the returned Status.
+    """The server rejected the request; the error keeps only some fields of the returned Status.
 
-    `code` is the HTTP code. `reason` is the reason in the Status, such as AlreadyExists.
-    `retry_after_s` is the delay in seconds before a retry, if the server requests a delay. `causes`
-    has a pair (field, message) for each invalid field of the object, or for each other cause, such
-    as a disruption budget. `cause_reasons` has the reasons of the causes, such as DisruptionBudget.
+    `code` is the HTTP code. `reason` is the Status reason, such as AlreadyExists. `retry_after_s`
+    is the delay in seconds that the server requests before a retry, or None. `causes` has a pair
+    (field, message) for each invalid field or other cause, such as a disruption budget.
+    `cause_reasons` has the reasons of these causes, such as DisruptionBudget.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class ApiError(KubeError):
 
     @property
     def title(self) -> str:
-        """The HTTP code and the reason of the error, without the message."""
+        """The HTTP code and the reason, without the message."""
         return f"{self.code} {self.reason}".strip()
 
     @property
     def label(self) -> str:
-        """The reason if Kubernetes defines the reason, and otherwise the HTTP code.
+        """The reason if Kubernetes defines it, and otherwise the HTTP code.
 
-        An admission webhook may return any reason, but labels of metrics must have few values.
+        An admission webhook may return any reason, but a metric label must have few values.
         """
         if self.reason in STATUS_REASONS:
             return self.reason
@@ -147,7 +147,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(Conflict):
-    """An object with the same name exists already."""
+    """An object with the same name already exists."""
 
 
 class Gone(ApiError):
@@ -155,15 +155,15 @@ class Gone(ApiError):
 
 
 class Expired(Gone):
-    """The resource version or the page is too old, so the objects must be listed again."""
+    """The resource version or list page is too old; the objects must be listed again."""
 
 
 class TooMany(ApiError):
-    """The server is busy and has not carried out the request."""
+    """The server is busy and has not executed the request."""
 
 
 class ServerFault(ApiError):
-    """The server failed; the request may have been carried out."""
+    """The server failed; the request may have been executed."""
 
 
 _BY_REASON: Final[Mapping[str, type[ApiError]]] = {
@@ -183,10 +183,10 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 
 
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
-    """Return the error of a refused request.
+    """Return the error that a response with an error code describes.
 
-    Only the reason, the message and the causes of a Status are kept. Other content, such as the
-    page of a proxy or a returned object, could contain secrets.
+    Only the Status reason, message and causes are kept. Other content, such as a proxy's error page
+    or a returned object, could contain secrets.
     """
     try:
         status = json.loads(body)
@@ -199,7 +199,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
-    """Return the error that a Status object describes, such as a Status in a watch."""
+    """Return the error that a Status describes; a watch may also send a Status."""
     code = status.get("code")
     code = code if isinstance(code, int) else 500
     details = status.get("details")
@@ -222,10 +222,9 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
 
 
 def _cut(text: str) -> str:
-    """Return a message without regular expressions, truncated to `MAX_MESSAGE` characters.
+    """Remove regular expressions from a message and truncate it to `MAX_MESSAGE` characters.
 
-    The API server explains a rule about names in words, and repeats the rule as a regular
-    expression.
+    The API server explains a naming rule in words and then repeats it as a regular expression.
     """
     text = _REGEX.sub("", text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"

@@ -1,4 +1,4 @@
-"""Find mistakes in a kubeconfig, for messages that name the field.
+"""Find mistakes in a kubeconfig, and report the field of each mistake.
 
 The official client, which loads the kubeconfig, reports Python errors that name no field.
 """
@@ -27,7 +27,7 @@ _FILES: Final = {
 
 
 def is_http_address(text: str) -> bool:
-    """Return whether a text is an http or https address with a host and a valid port."""
+    """Return whether the text is an http or https URL with a host and a valid port."""
     try:
         parts = urlsplit(text)
         return (
@@ -42,17 +42,17 @@ def is_http_address(text: str) -> bool:
 
 
 def default_places() -> str:
-    """Return KUBECONFIG, or the default path of a kubeconfig if the variable is not set."""
+    """Return the value of KUBECONFIG, or the default kubeconfig path if it is not set."""
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def list_paths(places: str) -> list[Path]:
-    """Split a list of paths in the format of the variable KUBECONFIG."""
+    """Split a list of paths that is separated as in KUBECONFIG."""
     return [Path(place).expanduser() for place in places.split(os.pathsep) if place]
 
 
 def explain_unreadable(places: str) -> str:
-    """Return the reason why no kubeconfig can be read; empty if at least one file can be read.
+    """Return why no kubeconfig can be read; empty if at least one file can be read.
 
     `places` holds one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """
@@ -78,7 +78,7 @@ def explain_unreadable(places: str) -> str:
 
 @contextmanager
 def copy_pipes(places: str) -> Iterator[str]:
-    """Yield the paths with each pipe replaced by a temporary copy: a pipe is readable only once.
+    """Replace each pipe by a temporary copy, because a pipe is readable only once; yield the paths.
 
     Raises OSError if a pipe cannot be read.
     """
@@ -95,10 +95,10 @@ def copy_pipes(places: str) -> Iterator[str]:
 
 
 def find_mistake(places: str, server: str = "") -> str:
-    """Return the first mistake in kubeconfig files; empty if the files have no mistake.
+    """Return the first mistake in kubeconfig files; empty if there is none.
 
-    `places` lists the paths as in `explain_unreadable`; `copy_pipes` must have replaced pipes.
-    `server` is an address that overrides the address in the files, or empty.
+    `places` lists the paths as in `explain_unreadable`, with each pipe replaced by `copy_pipes`.
+    `server` is an address that overrides the files, or empty.
     """
     paths = list_paths(places)
     several = len(paths) > 1
@@ -120,7 +120,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the content of a kubeconfig file, or the first mistake in its sections."""
+    """Return a kubeconfig's content and the first mistake in its sections, or an empty string."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Types for decoded objects, for pages of lists, and for the selectors of list requests."""
+"""Types for decoded objects, list pages, and the selectors of list requests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Raw: TypeAlias = "dict[str, Any]"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a list of objects.
+    """A page of a list response.
 
     `resource_version` is the version of the whole list: a watch that starts at this version misses
-    no event. `token` is the continue token of the next page, or empty on the last page.
+    no event. `token` is the continue token for the next page; empty on the last page.
     """
 
     items: Sequence[Raw]
@@ -32,7 +32,7 @@ class Page:
 
 
 def ref_by_key(kind: Kind, key: str) -> Ref:
-    """Return a reference to an object by its key, `namespace/name` or `name` (`Ref.key`)."""
+    """Return a reference to the object with the key `namespace/name` or `name` (`Ref.key`)."""
     namespace, _, name = key.rpartition("/")
     return Ref(kind, namespace, name)
 
@@ -47,7 +47,7 @@ PAGE_SIZE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Label and field selectors for objects of a kind; `namespace` is empty for all namespaces."""
+    """Label and field selectors of a list request; an empty `namespace` selects all namespaces."""
 
     namespace: str = ""
     labels: str = ""

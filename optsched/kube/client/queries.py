@@ -1,4 +1,4 @@
-"""Queries to an API server: complete lists, reviews, and the pods of PodGroups."""
+"""Queries to an API server: complete lists, access reviews, and the pods of PodGroups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 TRIES: Final = 3
-"""Maximum number of attempts to read a list whose pages expire before the last page."""
+"""Maximum number of attempts to read a list whose pages expire while it is read."""
 
 
 async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
@@ -65,16 +65,16 @@ async def can_access(api: Client, question: AccessQuestion) -> bool:
 
 
 async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
-    """Return the status of a review such as a TokenReview; raises KubeError."""
+    """Create a review, such as a TokenReview, and return its status; raises KubeError."""
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
     status = (await api.create(Ref(kind, "", ""), body)).get("status")
     return status if isinstance(status, dict) else {}
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return the pods of a namespace that name a PodGroup, reduced to their PodGroup fields.
+    """Return a namespace's pods that name a PodGroup, reduced to the fields about the PodGroup.
 
-    Each page is reduced immediately, so that a large namespace takes little memory.
+    Each page is reduced immediately, so a large namespace takes little memory.
     """
     members: list[Raw] = []
     async for page in _pages(source, POD, Selection(namespace)):

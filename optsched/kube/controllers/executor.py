@@ -1,4 +1,4 @@
-"""Execute the effects of controllers as concurrent writes; each write is safe to repeat."""
+"""Execute the effects that controllers return as concurrent writes; each write can be repeated."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.events import EventRecorder
 
 MAX_CONCURRENT: Final = 64
-"""Maximum number of concurrent requests; a higher number would slow down each request."""
+"""Maximum number of concurrent requests; more would slow down each request."""
 
 MAX_CONCURRENT_PER_OBJECT: Final = 16
 """Maximum number of concurrent requests for one object.
 
-Without this limit, requests for a job with many pods would delay the requests for all other
-objects.
+Otherwise, the requests for a job with many pods would delay the requests for all other objects.
 """
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
@@ -61,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a decision used an outdated state, or if another process may lead."""
+    """Raised if a decision was based on an outdated state, or if another process may lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class ExecutorContext:
 
 
 class Executor:
-    """An executor of effects, which stores the objects that the server returns."""
+    """Executes effects, and stores the objects that the server returns."""
 
     def __init__(self, api: Client, store: Store, context: ExecutorContext) -> None:
         self._api = api
@@ -89,9 +88,9 @@ class Executor:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
-        """Execute all effects, and return the delayed requeues among the effects.
+        """Execute all effects except the delayed requeues, which are returned.
 
-        Raises the most severe error, such as Stale or KubeError, after all effects were attempted.
+        After all effects were attempted, raises the most severe error, such as Stale or KubeError.
         """
         requeues = tuple(effect for effect in effects if isinstance(effect, Again))
         others = [effect for effect in effects if not isinstance(effect, Again)]
@@ -107,8 +106,8 @@ class Executor:
         results = await asyncio.gather(*map(carry_out_in_turn, others), return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
-            # Stale is the least severe error, then KubeError, then other errors; errors that end
-            # the process, such as a cancellation, are the most severe.
+            # Stale is the least severe error, followed by KubeError and other errors. Errors that
+            # end the process, such as a cancellation, are the most severe.
             ranks = (Stale, KubeError, Exception)
             raise max(errors, key=lambda error: [not isinstance(error, rank) for rank in ranks])
         return requeues
@@ -136,7 +135,7 @@ class Executor:
                 except KubeError as e:
                     is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
                     if is_taken and self._store.is_narrow(effect.kind):
-                        # No watch may cover the object whose name prevented the creation.
+                        # Possibly no watch covers the object that already has this name.
                         with suppress(NotFound):
                             found = await self._api.read_metadata(effect.ref)
                             self._store.record_unwatched(effect.ref, found)
@@ -146,7 +145,7 @@ class Executor:
                     self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
 
     async def _request(self, effect: _Write) -> str:
-        """Send a write, store the object that the server returns, and return the write's verb."""
+        """Send a write, store the object that the server returns, and return the verb."""
         match effect:
             case Create():
                 made = await self._api.create(effect.ref, dict(effect.manifest))
@@ -158,7 +157,8 @@ class Executor:
                 )
                 meta = found.get("metadata", {})
                 is_object = found.get("kind") == effect.kind.kind and "resourceVersion" in meta
-                # The server returns a terminating object, or the last state of a deleted object.
+                # The server returns either a terminating object or the last state of a deleted
+                # object.
                 if is_object and "deletionTimestamp" in meta:
                     self._store.record_written(effect.kind, found)
                 else:
@@ -177,15 +177,15 @@ class Executor:
                 return "patch"
 
     def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
-        """Handle a refused write; raises an error unless the write is no longer necessary."""
+        """Handle a failed write; raises an error unless the write is no longer necessary."""
         if isinstance(effect, Delete) and isinstance(error, NotFound | Conflict):
-            # The object was deleted, or another object has its name.
+            # The object was deleted, or another object now has its name.
             self._store.record_deleted(effect.ref, effect.uid)
             return
         if isinstance(error, NotFound) or (isinstance(error, Forbidden) and _LEAVING in str(error)):
             # The object was deleted, or its namespace is terminating.
             return
-        # The server rejects a patch with a UID if the object has another UID.
+        # The server rejects a patch if the UID in the patch is not the object's UID.
         is_other_uid = (
             isinstance(effect, Patch)
             and effect.uid != ""
@@ -197,7 +197,7 @@ class Executor:
         if isinstance(error, ApiError):
             about, uid, reason, outcome = effect.ref, "", "FailedUpdate", "changed"
             if isinstance(effect, Create):
-                # The event is written on the owner, because the object does not exist.
+                # The event is about the owner, because the object itself does not exist.
                 owner = controller_of(effect.manifest)
                 kind = owner and kind_of(owner)
                 if owner and kind:

@@ -1,4 +1,4 @@
-"""Probes of endpoints other than the API server: ports of pods, and NVIDIA UFM for fabrics."""
+"""Probes of endpoints other than the API server: pod ports, and NVIDIA UFM for fabric links."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 ANSWER_S: Final = 1.0
-"""Timeout of a pod's probe in seconds, as for a kubelet (core/v1, Probe.timeoutSeconds)."""
+"""Timeout of a pod probe in seconds, as in the kubelet (core/v1, Probe.timeoutSeconds)."""
 
 _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Return whether a TCP probe can connect, or an HTTP probe gets a response without an error."""
+    """Return whether a TCP probe connects, or an HTTP probe gets a response below status 400."""
     try:
         async with asyncio.timeout(ANSWER_S):
             if not question.path:
@@ -60,22 +60,22 @@ MAX_BYTES: Final = 100 * 2**20
 
 _OK: Final = 200
 _KEYS: Final = ("username", "password", "ca.crt")
-"""The keys of the Secret; `ca.crt` holds certificates of an additional CA in PEM, or is empty."""
+"""The keys of the Secret; `ca.crt` holds PEM certificates of an additional CA, or is empty."""
 
 
 class _NoAnswer(Exception):
-    """Raised when UFM gives no usable response; the message contains no credentials."""
+    """Raised if UFM gives no usable response; the message contains no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """A client that reads fabrics from UFM; an error becomes part of the returned answer."""
+    """Reads fabric links from UFM; an error is reported in the returned answer."""
 
     api: Client
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
-        """Return the links of a fabric, or why the links cannot be read."""
+        """Return the links of a fabric, or the reason why they cannot be read."""
         ref = Ref(SECRET, *fabric.secret)
         try:
             data = (await self.api.read(ref)).get("data") or {}
@@ -91,7 +91,7 @@ class UfmClient:
                 tls = ssl.create_default_context()
                 if texts["ca.crt"]:
                     tls.load_verify_locations(cadata=texts["ca.crt"])
-            # The header Authorization of basic authentication (RFC 7617).
+            # The Authorization header for basic authentication (RFC 7617).
             pair = b64encode(f"{texts['username']}:{texts['password']}".encode()).decode()
             body = bytearray()
             async with (
@@ -110,7 +110,7 @@ class UfmClient:
                     body += chunk
                     if len(body) > MAX_BYTES:
                         raise _NoAnswer(f"the answer is longer than {MAX_BYTES // 2**20} MiB")
-            # The response for a fabric of thousands of hosts takes a second to parse.
+            # Parsing the response takes a second for a fabric of thousands of hosts.
             links = await asyncio.to_thread(read_links, bytes(body))
         except TimeoutError:
             problem = f"no answer within {FABRIC_ANSWER_S:g} s"

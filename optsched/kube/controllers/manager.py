@@ -1,9 +1,9 @@
-"""Run controllers with watches, a work queue and the executor of their effects.
+"""Run controllers with watches, a work queue and an executor of effects.
 
-Watch events and writes of this process queue the keys of objects to reconcile. Only one worker at a
-time reconciles a key, from the current state. The resulting effects are executed before the key is
-reconciled again. The process may end at any moment, because the next leader reconciles every object
-once.
+Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
+at a time reconciles a key, based on the current state. The resulting effects are executed before
+the key is reconciled again. The process may crash at any moment, because the next leader reconciles
+every object once.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
-"""Maximum number of concurrent reconciliations, which mostly wait for the API server."""
+"""Maximum number of concurrent reconciliations, most of which wait for the API server."""
 
 POLL_S: Final = 0.2
-"""Seconds between two checks of leadership."""
+"""Seconds between two leadership checks."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""Minimum interval in seconds between two writes of a status that may be deferred."""
+"""Minimum interval in seconds between two status writes that may be deferred."""
 
 WARN_AGAIN_AFTER: Final = 5
-"""Number of consecutive failures of a key at which the failure is logged a second time."""
+"""Number of consecutive failures of a key after which the failure is logged again."""
 
 _REMEMBERED: Final = 256
-"""Number of remembered status writes above which old status writes are removed."""
+"""Number of remembered status writes above which old ones are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""The index of a controller in the manager's list, and an object that the controller reconciles."""
+"""A controller, by its index in the manager's list, and an object that it reconciles."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerDependencies:
-    """The dependencies of a manager; the caller runs each dependency that has a `run` method.
+    """The dependencies of a manager; the caller runs those that have a `run` method.
 
     `reads_again` is true if every kind is listed again when this process becomes the leader.
     """
@@ -84,7 +84,7 @@ class ManagerDependencies:
 
 
 class Manager:
-    """A manager that runs controllers while `run` is active."""
+    """Runs controllers while `run` is active."""
 
     def __init__(
         self, controllers: Sequence[Controller], dependencies: ManagerDependencies
@@ -116,7 +116,7 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._deferred_s: dict[Ref, float] = {}
-        """Monotonic time in seconds at which the status of each object was first deferred."""
+        """Monotonic time in seconds since which each object's status is deferred."""
         self._stopping = asyncio.Event()
         failures = dependencies.metrics.watch_failures
         self._follower = StoreFollower(
@@ -129,7 +129,7 @@ class Manager:
         self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         counts_groups = {QUEUE, POD_GROUP} <= kinds.keys()
-        # If another process leads, that process reports the counts.
+        # Without leadership, another process reports the counts.
         dependencies.metrics.count_groups = lambda: (
             groups_by_phase(self.store) if counts_groups and self._leads else {}
         )
@@ -143,17 +143,17 @@ class Manager:
     def trouble(self) -> str:
         """See `Probes`.
 
-        The result is always empty, because the event loop that answers the probe also reconciles.
+        Always empty, because the event loop that answers the probe also reconciles.
         """
         return ""
 
     def unready(self) -> str:
-        """See `Probes`; a standby process is also ready."""
+        """See `Probes`; a process that does not lead is ready too."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
     def may_report(self, note: Note) -> bool:
-        """Return whether this process leads and the object of a note exists."""
+        """Return whether this process leads and the note's object exists."""
         leads = self._leads and self._deps.leadership.is_leading
         return leads and self.exists(note.about, note.uid)
 
@@ -167,7 +167,7 @@ class Manager:
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Watch and reconcile until stopped."""
+        """Watch and reconcile until `stop` is called."""
         async with asyncio.TaskGroup() as group:
             for kind in self.store.kinds:
                 for scope in self.store.scopes(kind):
@@ -184,11 +184,11 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # Queued work is cleared even if this process leads again, because writes between
+                # The queue is cleared even if this process leads again, because writes between the
                 # two terms were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
-                # An outage of the server has been reported already.
+                # An outage of the server was already reported.
                 level = logging.INFO if self._deps.outage.is_active else logging.WARNING
                 log.log(level, "leadership lost: another process may reconcile")
                 self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
@@ -196,7 +196,7 @@ class Manager:
                 self._deferred_s.clear()
             if term not in (0, known_term) and not self.store.unsynced() and self._deps.reads_again:
                 # A watch may have missed events during another leader's term, so every kind is
-                # listed again before this process, as a new leader, may reconcile.
+                # listed again before this process may reconcile as the new leader.
                 self._follower.stale = self._follows.keys() - self._follower.absent
                 for kind, scope in self._follower.stale:
                     self._follows[kind, scope].cancel()
@@ -223,7 +223,7 @@ class Manager:
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
         """Queue the keys that a change affects.
 
-        `objs` has the object before and after the change.
+        `objs` holds the object before and after the change.
         """
         for number in self._interested[kind]:
             controller = self._controllers[number]
@@ -238,7 +238,7 @@ class Manager:
                 try:
                     woken = () if wakes is None else tuple(wakes(obj, self.store))
                 except Exception:
-                    # An error of one controller must not stop the others.
+                    # An error in one controller must not stop the others.
                     message = "%s: cannot find the keys to reconcile after a change of %s"
                     log.exception(message, controller.name, ref)
                     self._deps.metrics.reconciled(controller.name, "error")
@@ -255,8 +255,8 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes never awaits, so this loop has to let other asyncio
-            # tasks run.
+            # A reconciliation without writes never awaits, so other asyncio tasks get their turn
+            # here.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:
@@ -281,7 +281,7 @@ class Manager:
                 log.warning("%s %s: failed %s, will retry: %s", controller.name, ref, times, e)
             return
         except Exception:
-            # An error with one object must not stop the reconciliation of other objects.
+            # An error about one object must not stop the reconciliation of other objects.
             log.exception("%s %s: failed", controller.name, ref)
             self._requeue(key, "error")
             return
@@ -302,7 +302,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        """Return an effect, or a requeue in place of a status patch that is deferred."""
+        """Return the effect, or a requeue in its place if it is a deferred status patch."""
         if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
         due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s

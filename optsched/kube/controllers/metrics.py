@@ -20,9 +20,9 @@ class ControllerMetrics(ProcessMetrics):
     """The metrics of one controller process.
 
     `leading` is 1 while this process leads, else 0. `writes` counts writes by verb and resource.
-    `watch_failures` counts failed lists and watches by resource. `depth` is the number of objects
-    that wait to be reconciled. `count_groups` returns the number of PodGroups by phase and queue,
-    and is called whenever metrics are read.
+    `watch_failures` counts failed lists and watches by resource. `depth` is the number of queued
+    objects. `count_groups` returns the number of PodGroups by phase and queue; it is called
+    whenever metrics are read.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ControllerMetrics(ProcessMetrics):
         self.depth = self.gauge(f"{name}_waiting", "Objects that wait to be reconciled")
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the number of PodGroups by queue, for each phase."""
+        """Yield the number of PodGroups per queue, for each phase."""
         for phase, counts in self.count_groups().items():
             name = f"volcano_queue_pod_group_{phase.value.lower()}_count"
             meaning = f"PodGroups of the queue in phase {phase.value}."

@@ -1,4 +1,4 @@
-"""The process of the controllers: its components, its start and its stop."""
+"""The controller process: its components, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 SHUTDOWN_S: Final = 2.0
-"""Maximum time in seconds for each step at shutdown: writing events, releasing the lease."""
+"""Timeout in seconds of each shutdown step: writing events and releasing the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Settings:
     election
         The leader election, or None if this process is the only replica.
     listen
-        The addresses that serve health, and metrics unless `metrics` is given.
+        The addresses that serve health, and also metrics if `metrics` is None.
     metrics
-        The settings of metrics over TLS, or None for plain HTTP at `listen`.
+        The settings of metrics over TLS, or None to serve metrics over HTTP at `listen`.
 
     """
 
@@ -83,14 +83,13 @@ async def run(settings: Settings) -> None:
 
 
 class ControllerProcess:
-    """The manager of a controller process, its event recorder and its leader election."""
+    """The components of a controller process: manager, event recorder and leader election."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self.metrics = ControllerMetrics()
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
-        # Lambdas access the manager only when called, because the manager is created after the
-        # recorder.
+        # The lambdas look up the manager when called, because it is created after the recorder.
         self._events = EventRecorder(
             client,
             clock,
@@ -130,7 +129,7 @@ _EXPONENT: Final = 65537
 
 
 def generate_rsa_keys() -> KeyPair:
-    """Return an RSA key of 2048 bits in the format of `ssh-keygen -m PEM`; takes about 50 ms."""
+    """Generate a 2048-bit RSA key in the format of `ssh-keygen -m PEM`; takes about 50 ms."""
     key = rsa.generate_private_key(_EXPONENT, _BITS)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

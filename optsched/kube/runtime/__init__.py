@@ -1,1 +1,1 @@
-"""Shared code of the three processes: leader election, queues, backoff, events, shutdown."""
+"""Code shared by the three processes: leader election, queues, backoff, events, shutdown."""

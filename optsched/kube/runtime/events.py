@@ -1,11 +1,11 @@
 """Core/v1 Events, which `kubectl describe` shows to users.
 
-Each pair of object and reason has one event. The event is written when the reason first holds.
-While the reason holds, the event is updated after 1 minute, after 5 more minutes, and then every 30
-minutes. An update changes the count and the time. The name of an event is derived from its object
-and reason, so that a restarted scheduler or another replica continues the same event. An event
-records when its reason occurred, even if the event is written later. Events use few concurrent
-requests, so that events do not delay binds. If too many events wait, the oldest events are dropped.
+An object has one event for each reason. The event is written as soon as the reason applies. While
+the reason still applies, the event is updated after 1 minute, after 5 more minutes, and then every
+30 minutes. An update changes the event's count and time. The event name is derived from the object
+and the reason, so a restarted scheduler or another replica updates the same event. An event records
+when its reason occurred, even if it is written later. Few event requests run concurrently, so
+events do not delay binds. If too many events wait, the oldest waiting events are dropped.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events at which the events of deleted objects are first removed."""
+"""Number of remembered events that triggers the first removal of events about deleted objects."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
-"""Maximum length of the object's name within an event name, which has at most 253 characters."""
+"""Maximum length of the object name in an event name; an event name has at most 253 characters."""
 
 _MESSAGE: Final = 1024
-"""Length limit of the API server for event messages (`validateV1EventSeries`, NoteLengthLimit)."""
+"""The API server's length limit for event messages (NoteLengthLimit in `validateV1EventSeries`)."""
 
 
 _MAX_COUNT: Final = 2**31 - 1
-"""The largest count of an event, a 32-bit integer."""
+"""The largest value of an event's `count`, which is a 32-bit integer."""
 
 log = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[Ref, str, str, str]
-"""The identity of an event: object, UID, reason and code."""
+"""The identity of an event: reference and UID of its object, reason, and code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,12 @@ class Note:
     code
         Distinguishes notes with the same reason; each code has a separate event.
     message
-        One sentence for users.
+        One sentence for the user.
     is_last
-        True if the note reports the end of the object, and is written even after its deletion.
+        True if the note reports that the object has ended; written even after the object's
+        deletion.
     at_ms
-        Time of the occurrence in ms; 0 means the time of the call of `EventRecorder.note`.
+        Time of the occurrence in ms; 0 means the time at which `EventRecorder.note` is called.
     """
 
     about: Ref
@@ -106,7 +107,7 @@ class _Written:
 
 
 class EventHistory:
-    """The time and count of each event's last write; does no I/O and reads no clock."""
+    """When and how often each event was written; does no I/O and reads no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
         """`exists` returns whether an object with this UID still exists."""
@@ -115,7 +116,7 @@ class EventHistory:
         self._sweeps_at = SWEEP_AT
 
     def is_write_due(self, note: Note, now_s: float) -> bool:
-        """Return whether a note has to be written at time `now_s`."""
+        """Return whether an event must be written for a note at time `now_s`."""
         entry = self._written.get(note.key)
         if entry is None:
             return True
@@ -123,12 +124,12 @@ class EventHistory:
         return now_s - entry.at_s >= pause_s
 
     def times(self, note: Note) -> int:
-        """Return the number of times a note has been written."""
+        """Return how often the event of a note has been written."""
         entry = self._written.get(note.key)
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """Record that a note was written at time `now_s`, and `times` times in total."""
+        """Record that the event of a note was written at `now_s`, for the `times`-th time."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             for key in [key for key in self._written if not self._exists(key[0], key[1])]:
@@ -140,7 +141,7 @@ class EventHistory:
 
 @dataclass(frozen=True, slots=True)
 class _DatedNote:
-    """A note with the times of its first and last occurrence."""
+    """A note with the times of its first and latest occurrence."""
 
     note: Note
     first_ms: int
@@ -148,7 +149,7 @@ class _DatedNote:
 
 
 class EventRecorder:
-    """A recorder that writes notes as Events while `queue.run` is active.
+    """Write queued notes as Events while `queue.run` is active.
 
     `queue` holds the notes that wait to be written.
     """
@@ -161,10 +162,10 @@ class EventRecorder:
         may_write: Callable[[Note], bool] = lambda _: True,
         exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
-        """`may_write` returns whether a note may still be written; called before each request.
+        """`may_write` is called before each request and returns whether a note may be written.
 
-        `exists` returns whether an object with this UID exists; events of deleted objects are
-        removed from the history.
+        `exists` returns whether an object with this UID still exists; events about deleted objects
+        are forgotten.
         """
         self._api = api
         self._clock = clock
@@ -182,7 +183,7 @@ class EventRecorder:
         )
 
     def note(self, note: Note) -> None:
-        """Queue a note for writing, unless the same note was written recently."""
+        """Queue a note for writing, unless its event was written recently."""
         if self._history.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self.queue.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
@@ -190,7 +191,7 @@ class EventRecorder:
 
     async def _write(self, dated: _DatedNote) -> None:
         note = dated.note
-        # The same note may have been written since this note was queued.
+        # The event of this note may have been written since the note was queued.
         is_due = self._history.is_write_due(note, self._clock.monotonic())
         if not is_due or not self._may_write(note):
             return
@@ -207,8 +208,8 @@ class EventRecorder:
                 await self._api.create(note.ref, event)
                 times = 1
             except AlreadyExists:
-                # Another process has written the same event, so the count of that process
-                # continues. A user may have forged the event, so other fields are written again.
+                # Another process has written the same event, so its count is continued. A user may
+                # have forged the event, so the other fields are overwritten.
                 known = await self._api.read(note.ref)
                 own = {name: event[name] for name in ("involvedObject", "type", "reason")}
                 count = known.get("count")
@@ -218,7 +219,7 @@ class EventRecorder:
         self._history.record_write(note, self._clock.monotonic(), times)
 
     async def _repeat(self, dated: _DatedNote, times: int, fields: Raw | None = None) -> int:
-        """Increase the count of an event, write other fields, and return the increased count."""
+        """Increment an event's count, write the given other fields, and return the new count."""
         message, metadata = _limit_message(dated.note.message)
         count = min(times + 1, _MAX_COUNT)
         body: Raw = {
@@ -233,7 +234,7 @@ class EventRecorder:
 
 
 def _limit_message(message: str) -> tuple[str, dict[str, dict[str, str]]]:
-    """Return a message of limited length, and metadata that hold a longer message in full."""
+    """Return a message within the limit, and metadata with the full text of a truncated message."""
     message = printable(message)
     if len(message) <= _MESSAGE:
         return message, {}
@@ -241,7 +242,7 @@ def _limit_message(message: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
-    """Return the Event of a note; `first`, `last` are times of occurrence in the API's format."""
+    """Build a note's Event; `first` and `last` are the times of occurrence in API format."""
     about, ref = note.about, note.ref
     message, metadata = _limit_message(note.message)
     involved: dict[str, Any] = {

@@ -1,13 +1,13 @@
 """Leader election on a Lease, as in client-go.
 
 By its own clock, a leader stops leading `renew_s` seconds after it sent its last successful
-renewal. Other candidates wait `duration_s` seconds after observing this renewal. Therefore no
+renewal. Other candidates wait `duration_s` seconds after they observe that renewal. Therefore no
 candidate can lead before the previous leader has stopped, even if clocks differ, processes hang or
-networks break.
+the network fails.
 
-`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and its
-leases are never released. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
-times as UTC and fails on a refused connection.
+`kubernetes.aio.leaderelection` is not used: a renewal may hang longer than its deadline, and it
+never releases a lease. It also reads the wall clock, writes local times as UTC and fails if a
+connection is refused.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 _NEVER: Final = -math.inf
 RELEASE_CONFLICTS: Final = 3
-"""Maximum number of conflicts during the release of a lease."""
+"""Maximum number of write conflicts that are retried when a lease is released."""
 
 log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """The leadership of this process: whether the process leads, and the number of its term."""
+    """Whether this process leads, and which term it leads."""
 
     @property
     def is_leading(self) -> bool:
@@ -50,11 +50,11 @@ class Leadership(Protocol):
 
     @property
     def term(self) -> int:
-        """A different number for each term of this process as leader; 0 without leadership."""
+        """A different number for each term in which this process leads; 0 if it does not lead."""
 
 
 class AlwaysLeading:
-    """The leadership of a process that takes part in no election."""
+    """The leadership of a process that runs without leader election."""
 
     is_leading = True
     term = 1
@@ -62,10 +62,9 @@ class AlwaysLeading:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """The duration of a lease, the deadline for its renewal, and the interval of renewals.
+    """The duration of a lease, the deadline for a renewal, and the interval between renewals.
 
-    The defaults are Volcano's. Raises ValueError unless duration, deadline and interval decrease in
-    this order.
+    The defaults are Volcano's. Raises ValueError unless duration > deadline > interval.
     """
 
     duration_s: float = 15.0
@@ -90,7 +89,7 @@ class Election:
 
 
 class Elector:
-    """A candidate that tries to become and stay the leader while `run` is active."""
+    """A candidate that acquires the lease and renews it while `run` is active."""
 
     def __init__(
         self,
@@ -114,12 +113,12 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this process leads, so that no other process can be the leader."""
+        """Whether this process leads; no other process can lead at the same time."""
         return self._clock.monotonic() < self._leads_until
 
     @property
     def term(self) -> int:
-        """The number of times this process has become the leader; 0 without leadership.
+        """How often this process has become the leader, including this time; 0 if it does not lead.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """
@@ -127,7 +126,7 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """The holder of the lease at the last read of the lease."""
+        """The identity that held the lease when it was last read."""
         return str(spec_of(self._lease).get("holderIdentity") or "")
 
     async def run(
@@ -136,10 +135,10 @@ class Elector:
         on_success: Callable[[], None] = lambda: None,
         on_lead: Callable[[], None] = lambda: None,
     ) -> None:
-        """Try to become and stay the leader, until cancelled.
+        """Acquire and renew the lease until cancelled.
 
-        `on_failure` is called on the first of consecutive failures. `on_success` is called on the
-        first success after failures. `on_lead` is called when this process becomes the leader.
+        `on_failure` is called on the first of consecutive failures, and `on_success` on the first
+        success after failures. `on_lead` is called when this process becomes the leader.
         """
         has_failed = False
         while True:
@@ -161,7 +160,7 @@ class Elector:
             await self._timing.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 
     async def step(self) -> None:
-        """Try once to become or stay the leader; raises KubeError if a request fails."""
+        """Try once to acquire or renew the lease; raises KubeError if a request fails."""
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._times.renew_s / 2):
@@ -170,7 +169,7 @@ class Elector:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
         except KubeError:
-            # The known state of the lease may be outdated, so the next attempt reads the lease.
+            # The last read lease may be outdated, so the next attempt reads the lease again.
             self._lease = {}
             raise
         if leads and not self.is_leading:
@@ -178,20 +177,20 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Release the lease for another process immediately; `run` must have returned."""
+        """Release the lease, so that another process can lead; `run` must have returned."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
         num_conflicts = 0
         while True:
-            # After a failed renewal the state of the lease is unknown, so the lease is read.
+            # After a failed renewal, the lease may have changed, so it is read again.
             self._lease = self._lease or await self._api.read(self._ref)
             if self.holder != self._identity:
                 return
             try:
                 self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
             except Conflict:
-                # The server executed a renewal that was cancelled before its response arrived.
+                # A renewal was cancelled before its response arrived, but the server executed it.
                 self._lease = {}
                 num_conflicts += 1
                 if num_conflicts > RELEASE_CONFLICTS:
@@ -200,7 +199,7 @@ class Elector:
                 return
 
     async def _acquire_or_renew(self) -> bool:
-        """Take or renew the lease if possible, and return whether this process holds the lease."""
+        """Acquire or renew the lease if possible; return whether this process holds it."""
         if not (self.is_leading and self._lease):
             try:
                 self._lease = await self._api.read(self._ref)
@@ -224,7 +223,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder, and count a change of the holder."""
+        """Return a lease spec that names this process as holder; count a change of the holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
@@ -237,7 +236,7 @@ class Elector:
         return {**claim, "acquireTime": now, "leaseTransitions": changes + 1 if spec else 0}
 
     async def _write(self, spec: Raw) -> Raw:
-        """Write a spec unless the lease has changed since the last read; returns the lease."""
+        """Write a spec unless the lease has changed since it was read; return the new lease."""
         version = self._lease["metadata"].get("resourceVersion")
         precondition = {"resourceVersion": version} if version else {}
         return await self._api.patch(self._ref, {"metadata": precondition, "spec": spec})
@@ -246,8 +245,8 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    `leadership` is the leadership of this process, and `is_contested` is true if other processes
-    may lead.
+    `leadership` says whether this process leads. `is_contested` is true if other processes may
+    lead.
     """
 
     def __init__(
@@ -267,7 +266,7 @@ class ProcessElection:
         self.leadership: Leadership = self._elector or AlwaysLeading()
 
     async def run(self, on_lead: Callable[[], None] = lambda: None) -> None:
-        """Try to become and stay the leader, until cancelled."""
+        """Acquire and renew the lease until cancelled."""
 
         def report_failure(error: KubeError) -> None:
             level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
@@ -279,7 +278,7 @@ class ProcessElection:
             )
 
     async def resign(self, max_s: float) -> None:
-        """Release the lease within `max_s` seconds, so that another process can lead soon."""
+        """Release the lease, so that another process can lead; give up after `max_s` seconds."""
         if self._elector is None:
             return
         try:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def identity(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this process in leader election, unique among all processes.
+    """Return this process's unique name in leader election.
 
-    In a pod, POD_UID has to hold the pod's UID. A restarted container then has the same name and
-    renews its lease immediately. Only one process of a pod may be a candidate.
+    In a pod, POD_UID must hold the pod's UID. A restarted container then keeps its name and renews
+    its lease immediately. Only one process per pod may be a candidate.
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
@@ -28,8 +28,8 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 def freeze_startup_objects() -> None:
     """Exclude all existing objects from garbage collection: modules live as long as the process.
 
-    CPython starts a full collection once new objects are a quarter of the tracked objects. If
-    modules are excluded, a full collection starts sooner and takes less time.
+    CPython starts a full collection once the new objects number a quarter of all tracked objects.
+    Without the modules, full collections start sooner and take less time.
     """
     gc.collect()
     gc.freeze()
@@ -37,7 +37,7 @@ def freeze_startup_objects() -> None:
 
 
 async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
-    """Await an action, and cancel the action after the given seconds."""
+    """Await a coroutine, but cancel it after the given number of seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await action
@@ -45,7 +45,7 @@ async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> N
 
 @contextmanager
 def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Call the action of each arriving signal, while the context is open."""
+    """While the context is open, call the action of each signal that arrives."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():
         loop.add_signal_handler(number, action)

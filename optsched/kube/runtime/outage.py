@@ -1,4 +1,4 @@
-"""Log one warning for each outage of an API server, although every watch and write fails."""
+"""Log one warning per API server outage, although every watch and write fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Outage:
-    """The operations of a process that fail because the API server is unavailable.
+    """Tracks the operations that fail because the API server is unavailable.
 
-    Also records which watches are broken; each watch has a key.
+    Also tracks the broken watches by key.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class Outage:
         return bool(self._failing)
 
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
-        """Record a failed operation and return whether to report the failure.
+        """Record a failed operation; return whether the failure must be reported.
 
-        An outage is reported only with its first failure. Errors that do not belong to an outage
-        are always reported.
+        Only the first failure of an outage is reported. Errors that an outage does not explain are
+        always reported.
         """
         if isinstance(error, Gone):
-            # The kind is listed next, which may fail while a restarted server initializes its
-            # storage. That failure belongs to the same outage.
+            # The kind is listed next. That list may fail while a restarted server initializes its
+            # storage, and then belongs to the same outage.
             return True
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
@@ -54,25 +54,25 @@ class Outage:
         self._failing.discard(about)
 
     def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
-        """Remove the failures of operations that are no longer attempted."""
+        """Forget the failures of operations that are no longer attempted."""
         self._failing = set(filter(is_tried, self._failing))
 
     def record_watch_success(self, key: Hashable, kind: Kind, *, was_absent: bool = False) -> None:
-        """Record that a watch works, and log the recovery of a broken or absent watch."""
+        """Record that a watch receives events; log this if it was broken or its kind was absent."""
         self.record_success(key)
         if was_absent or key in self._broken_watches:
             self._broken_watches.discard(key)
             log.info("%s: followed again", kind.plural)
 
     def record_watch_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
-        """Log the first failure of a watch, and return whether the failure was logged.
+        """Log the first failure of a watch; return whether it was logged.
 
-        During an outage only the first failure of the whole process is logged.
+        During an outage, only the first failure in the process is logged.
         """
         if not self.record_failure(key, error) or key in self._broken_watches:
             return False
         self._broken_watches.add(key)
-        # An expired resource version is not an error, because the kind is then listed again.
+        # An expired resource version is no error: the kind is simply listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         name = f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural
         log.log(level, "%s: cannot be followed: %s", name, error)

@@ -1,4 +1,4 @@
-"""Clock, sleep, random numbers and backoff: dependencies that tests replace."""
+"""Clock, sleep, random numbers and backoff, which tests can replace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """The system clock, the only clock that a running process reads."""
+    """The system clock; a running process reads no other clock."""
 
     def now_ms(self) -> int:
-        """Return the current time in milliseconds since 1970."""
+        """Return the current time in milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return the time in seconds of a clock that never runs backwards."""
+        """Return the seconds of a clock that never runs backwards."""
         return time.monotonic()
 
 
@@ -51,10 +51,9 @@ class BackoffSteps:
 
 
 class Backoff:
-    """Delays that grow with each failure.
+    """A delay that grows with each failure.
 
-    Jitter shortens each delay by up to half, so that clients that fail together do not retry
-    together.
+    Jitter shortens each delay by up to half, so clients that failed together do not retry together.
     """
 
     def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
@@ -68,5 +67,5 @@ class Backoff:
         return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 
     def reset(self) -> None:
-        """Return to the first delay, after a success."""
+        """Start again with the first delay, after a success."""
         self.failures = 0

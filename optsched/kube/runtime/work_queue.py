@@ -1,4 +1,4 @@
-"""A work queue as in client-go: each key is queued once, and handled by one worker at a time."""
+"""A work queue as in client-go: one worker at a time handles a key, which is queued only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRIES = BackoffSteps(first_s=0.02, max_s=30.0)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of keys; a key that is added during its handling is queued again afterwards."""
+    """A queue of keys; a key that is added while it is handled is queued again afterwards."""
 
     def __init__(self, chance: Callable[[], float], retries: BackoffSteps = RETRIES) -> None:
         self._chance = chance
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after a delay, unless an earlier call already adds the key sooner."""
+        """Add a key after a delay, unless an earlier call adds it even sooner."""
         loop = asyncio.get_running_loop()
         known = self._delayed.get(key)
         if known is not None:
@@ -66,12 +66,12 @@ class WorkQueue(Generic[K]):
         return key
 
     def mark_done(self, key: K) -> None:
-        """Record that a key was handled without failure."""
+        """Record that a key was handled successfully."""
         self._failures.pop(key, None)
         self._release(key)
 
     def retry_later(self, key: K) -> int:
-        """Queue a key again with backoff, and return the key's number of consecutive failures."""
+        """Queue a key again with backoff; return how often in a row the key has failed."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
         self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))

@@ -1,8 +1,9 @@
-"""A queue of writes that keeps only the newest value of each key, in order of the keys' arrival.
+"""A queue of writes, in order of arrival, that keeps only the newest value of each key.
 
-A failed write is retried with a separate backoff for its key while other writes continue. An object
-that a webhook refuses therefore delays no other object. Retries use at most half of the concurrent
-requests. After a server fault, all writes of the same lane, such as a namespace, count as retries.
+A failed write is retried with a backoff for its key, while other writes continue. Therefore an
+object that a webhook rejects delays no other object. Retries use at most half of the concurrent
+requests. After a server fault, all writes of the same lane (for example, a namespace) count as
+retries.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ V = TypeVar("V")
 RETRIES: Final = BackoffSteps(first_s=0.5, max_s=15.0)
 
 AWAY_S: Final = 3.0
-"""Maximum delay in seconds of a retry while the server is unreachable."""
+"""Maximum delay in seconds before a retry while the server is unreachable."""
 
 MAX_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx) after which a write is dropped, which takes about 80 s.
+"""Number of consecutive server faults (5xx), about 80 s, after which a write is dropped.
 
-Errors of an unreachable or busy server do not count, because the write is not their cause.
+Errors of an unreachable or busy server do not count, because the written object does not cause
+them.
 """
 
 
@@ -43,10 +45,10 @@ class _Failures:
 
 
 class WriteQueue(Generic[K, V]):
-    """A queue of values to write; a value that is replaced before its write starts is not written.
+    """A queue of values to write; a value that is replaced before its write is never written.
 
-    `num_dropped` counts the values that were dropped because too many values waited; the oldest
-    values are dropped first.
+    `num_dropped` counts the values dropped because too many were waiting; the oldest are dropped
+    first.
     """
 
     def __init__(
@@ -59,9 +61,9 @@ class WriteQueue(Generic[K, V]):
         lane_of: Callable[[K], Hashable] = lambda key: key,
         on_failure: Callable[[K, KubeError], None],
     ) -> None:
-        """`lane_of` returns the lane of a key: keys whose writes probably fail for the same reason.
+        """`lane_of` maps a key to its lane: keys whose writes tend to fail together.
 
-        After a server fault (5xx), all writes of the lane count as retries until a write succeeds.
+        After a server fault (5xx), all writes in the lane count as retries until one succeeds.
         """
         self.num_dropped = 0
         self._write = write
@@ -84,7 +86,7 @@ class WriteQueue(Generic[K, V]):
         return len(self._values) + len(self._paused)
 
     def enqueue(self, key: K, value: V) -> None:
-        """Queue a value for writing, in place of a waiting value of the same key."""
+        """Queue a value for writing; it replaces a waiting value of the same key."""
         if key in self._paused:
             self._paused[key] = value
             return
@@ -118,7 +120,7 @@ class WriteQueue(Generic[K, V]):
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
-        """Return whether no value of a key waits or is being written."""
+        """Return whether no value of the key waits or is being written."""
         return not (key in self._values or key in self._paused or key in self._under_way)
 
     async def run(self) -> None:
@@ -156,7 +158,7 @@ class WriteQueue(Generic[K, V]):
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Return the first key that may be written and is not being written already."""
+        """Wait for and return the first key that may be written and is not being written."""
         max_retries = max(1, self._max_concurrent // 2)
         while True:
             for key in self._values:
@@ -167,7 +169,7 @@ class WriteQueue(Generic[K, V]):
             await self._work.wait()
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
-        """Write a value and schedule a retry if the write fails; returns the error or None."""
+        """Write a value; if the write fails, schedule a retry and return the error."""
         lane = self._lane_of(key)
         try:
             await self._write(key, value)
@@ -198,9 +200,10 @@ class WriteQueue(Generic[K, V]):
         return key in self._failures or self._lane_of(key) in self._faulty_lanes
 
     async def _resume(self, key: K, failures: _Failures, pause_s: float) -> None:
-        """Queue the value of a key again after a delay, unless the value was dropped.
+        """Queue a key's value again after a delay, unless the value was dropped.
 
-        `failures` belongs to the value. A later value of the same key has other failures.
+        `failures` identifies the value: a later value of the same key has another `_Failures`
+        object.
         """
         await self._timing.sleep(pause_s)
         if key in self._paused and self._failures.get(key) is failures:
@@ -209,7 +212,7 @@ class WriteQueue(Generic[K, V]):
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
-        # Without `lane_of`, the lane of a key is the key itself, and ends with the last write.
+        # Without `lane_of`, each key is its own lane, which ends with the key's last write.
         self._faulty_lanes.discard(key)
 
     def _check_idle(self) -> None:

@@ -1,1 +1,1 @@
-"""The live scheduler: its loop, and the modules that execute and report its plans."""
+"""The live scheduler: its loop, and the modules that execute plans and report about them."""

@@ -2,14 +2,14 @@
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
-written to the status of the claim. The precondition of each write is the resource version that was
-read. Completed steps are skipped, so every step may be repeated.
+written to the claim's status. Each write has the resource version that was read as precondition.
+Completed steps are skipped, so every step may be repeated.
 
-A device plugin does not know for which pod the kubelet allocates devices. The device plugin chooses
-the pod whose `bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod
-has this annotation. The binder sets the lock as an annotation, and the device plugin removes the
-lock after its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its
-node is locked; in this scheduler, the bind waits.
+A device plugin does not know for which pod the kubelet allocates devices. It chooses the pod whose
+`bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node has this
+annotation. The binder sets the lock as a node annotation, and the device plugin removes it after
+its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its node is
+locked; in this scheduler, the bind waits.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 CLAIM_TRIES: Final = 8
-"""Maximum number of attempts to reserve a claim; each conflict causes another attempt."""
+"""Maximum number of attempts to reserve a claim; each conflict causes a new attempt."""
 
 
 class ClaimReserver:
-    """A reserver of ResourceClaims for pods.
+    """Reserves ResourceClaims for pods.
 
-    `kind_of` returns the kind, with API version, under which a claim is watched. `class_of` returns
-    a DeviceClass by name. `on_reserved` is called with a reserved claim and its resource version.
+    `kind_of` returns the kind and API version under which a claim is watched. `class_of` returns a
+    DeviceClass by name. `on_reserved` is called with a reserved claim and its resource version.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ClaimReserver:
         self._on_reserved = on_reserved
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim and its devices for a pod; returns the reason of a failure, or empty.
+        """Reserve a claim and its devices for a pod; return why this failed, or an empty string.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -97,7 +97,7 @@ class ClaimReserver:
         return f"resource claim {grant.claim} is being changed by other clients all the time"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
-        """Undo `reserve` for a pod that was not bound; errors of the API server are ignored."""
+        """Undo `reserve` for a pod that was not bound; API server errors are ignored."""
         kind = self._kind_of(grant.claim)
         if kind is None or not grant.devices:
             return
@@ -114,7 +114,7 @@ class ClaimReserver:
     async def _write(
         self, ref: Ref, claim: Raw, grant: DeviceGrant, pod: Ref, uid: str, node: str
     ) -> Raw:
-        """Write the allocation and the reservation of a claim; returns the stored claim."""
+        """Write a claim's allocation and reservation; return the stored claim."""
         status = status_of(claim)
         reserved = [*(status.get("reservedFor") or ())]
         fresh: dict[str, Any] = {}
@@ -133,9 +133,9 @@ class ClaimReserver:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDeallocation:
-    """The deallocation of a claim whose devices no node can reach.
+    """The deallocation of a claim whose allocated devices are on no existing node.
 
-    `grant` holds the devices to deallocate, and `users` the UIDs of the pending pods that name the
+    `grant` holds the devices to deallocate, and `users` the UIDs of the pending pods that use the
     claim.
     """
 
@@ -147,9 +147,9 @@ class ClaimDeallocation:
 def find_stranded_claims(
     snapshot: Snapshot, kind_of: Callable[[str], Kind | None]
 ) -> Iterator[ClaimDeallocation]:
-    """Yield deallocations of claims that keep pending pods waiting for devices of deleted nodes.
+    """Yield deallocations for claims whose pending pods wait for devices of deleted nodes.
 
-    Kubernetes deallocates a claim only after its pods have ended, and a pod that was never bound
+    Kubernetes deallocates a claim only after its pods have ended, but a pod that was never bound
     does not end. As in kube-scheduler (`PostFilter` of dynamicresources), a claim is deallocated
     unless another pod has reserved it.
     """
@@ -171,7 +171,7 @@ def find_stranded_claims(
 
 
 async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
-    """Deallocate a claim, unless its allocation has changed or another pod has reserved it."""
+    """Deallocate a claim, unless its allocation changed or another pod reserved it."""
     claim = await api.read(stranded.ref)
     status = status_of(claim)
     reserved = {each.get("uid") for each in status.get("reservedFor") or ()}
@@ -182,21 +182,21 @@ async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
 
 
 _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
-"""The status of a claim without allocation; null removes a field."""
+"""The status of a claim without an allocation; null removes a field."""
 
 
 _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create the claim again without these spaces"
 )
-"""The part of an error message that explains why a claim cannot be patched.
+"""Part of an error message: why a claim cannot be patched.
 
-A JSON client removes spaces from driver parameters, and the server treats the removal as a change.
+A JSON client removes spaces from driver parameters, which the server treats as a change.
 """
 
 
 def version_precondition(obj: Raw) -> dict[str, Any]:
-    """Return metadata with which a patch fails unless the object still has the same version."""
+    """Return patch metadata that make the patch fail if the object's version has changed."""
     return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 
@@ -205,7 +205,7 @@ def _is_reserved(claim: Raw, uid: str) -> bool:
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
-    """Return how the state of a claim contradicts the plan, or empty if claim and plan agree."""
+    """Return how a claim's state contradicts the plan, or an empty string if both agree."""
     allocation = status_of(claim).get("allocation")
     if not allocation:
         return "" if grant.devices else f"resource claim {grant.claim} is no longer allocated"
@@ -219,24 +219,24 @@ def _refusal(claim: Raw, grant: DeviceGrant) -> str:
 
 
 LOCK: Final = "hamivgpu"
-"""Name of the annotation that locks a node, defined by the device plugin (`DeviceName`)."""
+"""Name of the annotation that locks a node; defined by the device plugin (`DeviceName`)."""
 EXPIRES_MS: Final = 5 * 60 * 1000
-"""Age in milliseconds at which a lock on a node is treated as abandoned."""
+"""Age in milliseconds after which a node lock counts as abandoned."""
 PATIENCE_S: Final = 30.0
-"""Seconds that a bind waits for a node lock that another process holds."""
+"""Seconds for which a bind waits for a node lock that another process holds."""
 POLL_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class _NodeMutex:
-    """The mutex of a node, and the number of binds that hold or await the mutex."""
+    """The mutex of a node, and the number of binds that hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_binds: int = 0
 
 
 class NodeLocks:
-    """Locks of nodes, so that each node has at most one bind at a time."""
+    """Node locks, which ensure that each node has at most one bind at a time."""
 
     def __init__(self, api: Client, clock: Clock, timing: Timing) -> None:
         self._api = api
@@ -245,7 +245,7 @@ class NodeLocks:
         self._mutexes: dict[str, _NodeMutex] = {}
 
     async def acquire(self, node: str) -> str:
-        """Wait for the lock of a node; returns why the node was not locked, or an empty string.
+        """Wait for a node's lock; return why the node was not locked, or an empty string.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -267,12 +267,12 @@ class NodeLocks:
                 del self._mutexes[node]
 
     async def release(self, node: str) -> None:
-        """Unlock a node after a failed bind; errors of the API server are ignored."""
+        """Unlock a node after a failed bind; API server errors are ignored."""
         with suppress(KubeError):
             await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
 
     async def _try_acquire(self, node: str) -> str | None:
-        """Try to lock a node; returns None on success, else the time of the existing lock."""
+        """Try to lock a node; return None on success, else the time of the existing lock."""
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
@@ -293,15 +293,15 @@ class NodeLocks:
 
 
 _RECORD_TRIES: Final = 3
-"""Maximum number of attempts to write a device condition, after which a later session retries."""
+"""Maximum number of attempts to write a device condition; after them, a later session retries."""
 
 
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
     """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
 
-    A pod that is already bound or has another UID is not changed, and its bind fails afterwards.
-    The resource version as precondition prevents a scheduler that no longer leads from overwriting
-    a condition of the current leader.
+    If the pod is already bound or has another UID, nothing is written, and the bind fails later.
+    The resource version is a precondition, so a scheduler that no longer leads cannot overwrite the
+    current leader's condition.
     """
     for attempt in range(_RECORD_TRIES):
         pod = await api.read(ref)
@@ -330,7 +330,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """The removal of the queue gate from a pod that fits no node.
+    """A removal of the queue gate from a pod that fits no node.
 
     `message` explains why the pod fits no node.
     """
@@ -342,9 +342,9 @@ class GateOpening:
 
 
 async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
-    """Remove the gates of the pod with this UID; returns the pod as stored.
+    """Remove the scheduling gates of the pod with this UID; return the stored pod.
 
-    No client can add a gate later, because an API server only allows the removal of gates.
+    No client can add a gate later, because the API server only allows clients to remove gates.
     """
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
@@ -352,7 +352,7 @@ async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
 async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     """Remove the gates of a pod that fits no node, and set its condition PodScheduled to False.
 
-    Cluster autoscalers read the condition PodScheduled.
+    Cluster autoscalers read this condition.
     """
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):
@@ -365,7 +365,7 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
         "lastTransitionTime": format_time(opening.now_ms),
     }
     meta = {"uid": opening.uid, **version_precondition(pod)}
-    # On a conflict the pod has changed and may be bound, so the condition is dropped.
+    # On a conflict, the pod has changed and may be bound, so the condition is not written.
     with suppress(Conflict):
         status = {"conditions": with_condition(pod, condition)}
         await api.patch(opening.ref, {"metadata": meta, "status": status}, "status")

@@ -1,16 +1,15 @@
-"""Bind the tasks of a plan to their nodes, concurrently and in the order of the plan.
+"""Bind the tasks of a plan to their nodes, concurrently and in the plan's order.
 
-Planned binds are assumed immediately, so that later sessions do not allocate their resources. The
-server's response confirms the bind, or returns the task to pending. A request without a response is
-repeated. After a conflict, the binder reads where the pod is bound, because a server never binds a
-pod twice.
+Planned binds are assumed immediately, so later sessions do not allocate the same resources. The
+server's response confirms the bind or makes the task pending again. A request without a response is
+repeated. After a conflict, the binder reads on which node the pod is, because a server never binds
+a pod twice.
 
-The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind. Users may
-change annotations, but not `pods/status`.
+A pod's GPU shares and NUMA cells are recorded in a pod condition before the bind. Users may change
+annotations, but not `pods/status`.
 
-If a volume claim of a gang is not bound to a volume yet, the binds of the gang's pods wait. The
-binds continue when all claims of the gang are bound. A gang does not wait for the claims of other
-gangs.
+If any volume claim of a gang is not bound to a volume yet, all binds of the gang wait until its
+claims are bound. A gang does not wait for the claims of other gangs.
 """
 
 from __future__ import annotations
@@ -70,10 +69,11 @@ FAULTS: Final = 5
 class BinderContext:
     """Dependencies of a binder.
 
-    `may_bind` returns whether this process still leads, and is called before every request.
+    `may_bind` returns whether this process still leads; it is called before every request.
     `locks_nodes` returns whether pods with vGPUs are bound to a node one after the other
-    (`deviceshare.NodeLockEnable`). `patience_s` returns the seconds that pods wait for their
-    volumes (`volumebinding.bindTimeoutSeconds`), or None if the policy has no volume plugin.
+    (`deviceshare.NodeLockEnable`). `patience_s` returns the number of seconds for which pods wait
+    for their volumes (`volumebinding.bindTimeoutSeconds`), or None if the policy has no volume
+    plugin.
     """
 
     clock: Clock
@@ -101,7 +101,7 @@ class _Job:
 
 
 class LiveBinder:
-    """A binder that binds tasks on a cluster while `run` is active."""
+    """Binds tasks on a cluster while `run` is active."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
@@ -131,11 +131,11 @@ class LiveBinder:
     # --- public ----------------------------------------------------------------------------------
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Start to bind the allocations of a plan, gang by gang in the plan's order.
+        """Start to bind the tasks that a plan allocates, gang by gang in the plan's order.
 
-        A gang that has changed since the snapshot is skipped; the next session schedules the gang
-        again. `snapshot` is the snapshot of the plan: no pod is bound to a node that was closed
-        after the snapshot.
+        A gang that has changed since the snapshot is skipped; the next session schedules it again.
+        `snapshot` is the one from which the plan was made: no pod is bound to a node that stopped
+        accepting pods after the snapshot.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -152,11 +152,11 @@ class LiveBinder:
         return len(self._queue) + self._num_under_way + num_awaiting
 
     async def until_idle(self) -> None:
-        """Wait until all binds are finished, except binds that wait for volumes."""
+        """Wait until all binds have ended, except binds that wait for volumes."""
         await self._idle.wait()
 
     def withdraw(self) -> None:
-        """Abandon every bind that no worker has started."""
+        """Abandon every bind that has not been started."""
         while self._queue:
             self._abandon(self._queue.popleft())
         for number in tuple(self._awaiting_volumes):
@@ -231,7 +231,7 @@ class LiveBinder:
     # --- volumes ---------------------------------------------------------------------------------
 
     async def _provision(self, number: int) -> None:
-        """Wait until the volume claims of a gang are bound, then queue the binds of its pods."""
+        """Wait until a gang's volume claims are bound, then queue the binds of its pods."""
         if number not in self._awaiting_volumes:
             return
         jobs, pending = self._awaiting_volumes[number]
@@ -253,7 +253,7 @@ class LiveBinder:
             self._abandon(job)
 
     def _abandon_gang(self, number: int) -> None:
-        """Abandon the binds of a gang whose volume claims are not bound yet."""
+        """Abandon the binds of a gang that waits for its volume claims."""
         jobs, pending = self._awaiting_volumes.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
@@ -280,7 +280,7 @@ class LiveBinder:
             self._idle.set()
 
     async def _run_job(self, job: _Job) -> None:
-        # If one task of a gang cannot be bound, the other tasks of the gang are not bound either.
+        # If one task of a gang cannot be bound, the gang's other tasks are not bound either.
         if job.attempt.failure is not None:
             self._abandon(job)
             return
@@ -295,7 +295,7 @@ class LiveBinder:
             self._abandon(job)
             return
         except KubeError as e:
-            # Whether the node is locked is unknown; `_bind` and `release` raise no KubeError.
+            # It is unknown whether the node is locked; `_bind` and `release` raise no KubeError.
             failure = _failure(e)
         if failure is None:
             self._context.listener.bound(bind, self._context.clock.monotonic() - job.planned_s)
@@ -324,7 +324,7 @@ class LiveBinder:
         self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind(self, bind: Bind) -> Failure | None:
-        """Bind a task, with retries; returns None once the task is bound, else the failure."""
+        """Bind a task with retries; return None once it is bound, else the failure."""
         backoff = Backoff(RETRIES, self._context.timing.chance)
         may_be_bound = False
         while True:
@@ -370,9 +370,9 @@ class LiveBinder:
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
 
     def _check(self, bind: Bind) -> None:
-        """Raise Stopped or _Refused if no further request of a bind may be sent.
+        """Raise Stopped or _Refused if no further request for the bind may be sent.
 
-        The check precedes each request, because the previous request may have taken long.
+        This is checked before each request, because the previous request may have taken long.
         """
         if not self._context.may_bind():
             raise Stopped
@@ -382,7 +382,7 @@ class LiveBinder:
             raise _Refused(Failure("NodeClosed", message))
 
     async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
-        """Return the outcome of a bind according to the pod, or None if the pod cannot be read."""
+        """Return a bind's outcome as the pod shows it, or None if the pod cannot be read."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:
@@ -406,7 +406,7 @@ class _Outcome:
 
 @dataclass(eq=False)
 class _Refused(Exception):
-    """Raised when a request of a bind must not be sent or cannot be fulfilled."""
+    """Raised if a bind's request must not be sent or cannot be fulfilled."""
 
     failure: Failure
 
@@ -418,7 +418,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, max_s=60.0)
-"""Delays during which a gang is excluded from scheduling after consecutive failures."""
+"""Delays for which a gang is excluded from scheduling after consecutive failures."""
 
 
 @dataclass(slots=True)
@@ -428,7 +428,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """A backoff that excludes gangs from scheduling after failures, with exponential delays."""
+    """Excludes gangs from scheduling after failures, with exponential delays."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache
@@ -436,7 +436,7 @@ class GangBackoff:
         self._held: dict[str, _Hold] = {}
 
     def fail(self, gang: str, code: ReasonCode, message: str) -> None:
-        """Exclude a gang from scheduling after a failure, with longer delays for later failures."""
+        """Exclude a gang from scheduling; the delay grows with each failure."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)
@@ -444,12 +444,12 @@ class GangBackoff:
         self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
 
     def reset(self, gang: str) -> None:
-        """Reset the backoff of a gang after a success."""
+        """Reset a gang's backoff after a success."""
         if self._held.pop(gang, None) is not None:
             self._cache.release_gang(gang)
 
     def release_due(self) -> None:
-        """Return gangs to scheduling once their backoff delay has passed."""
+        """Allow gangs to be scheduled again once their backoff delay has passed."""
         now = self._clock.monotonic()
         for gang, hold in tuple(self._held.items()):
             if hold.until_s <= now:

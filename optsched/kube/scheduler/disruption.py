@@ -1,7 +1,7 @@
 """The condition DisruptionTarget of pods that are deleted despite their disruption budgets.
 
-The eviction API sets this condition before it deletes a pod, so that controllers of jobs do not
-count the pod as failed. A deletion without the eviction API needs the same condition.
+The eviction API sets this condition before it deletes a pod, so that job controllers do not count
+the pod as failed. A deletion without the eviction API needs the same condition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 BY_SCHEDULER: Final = "PreemptionByScheduler"
-"""The reason of the condition, also in Kubernetes (`PodReasonPreemptionByScheduler`)."""
+"""The condition's reason, which Kubernetes also uses (`PodReasonPreemptionByScheduler`)."""
 
 NOT_DELETED: Final = "DeletionWithdrawn"
 _MAX_CONFLICTS: Final = 5
@@ -29,9 +29,10 @@ _MAX_CONFLICTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class DisruptionReset:
-    """A pod that keeps running although it was marked for deletion, and the cause.
+    """A reset of the condition of a pod that was marked for deletion but keeps running.
 
-    `uid` is the UID of the marked pod. `now_ms` is the time in milliseconds since 1970.
+    `uid` is the pod's UID. `now_ms` is the time in milliseconds since the Unix epoch. `message`
+    gives the cause.
     """
 
     ref: Ref
@@ -43,9 +44,10 @@ class DisruptionReset:
 async def mark_disruption(
     api: Client, ref: Ref, pod: Manifest, known: Manifest, message: str, now_ms: int
 ) -> Raw:
-    """Set the condition DisruptionTarget of a pod to True; returns the pod as stored.
+    """Set a pod's condition DisruptionTarget to True; return the stored pod.
 
-    `known` is the metadata that must match the stored pod, else the patch fails with `Conflict`.
+    `known` is the metadata that the stored pod must match; otherwise the patch fails with
+    `Conflict`.
     """
     condition = _condition("True", BY_SCHEDULER, message, now_ms)
     body = {"metadata": known, "status": {"conditions": with_condition(pod, condition)}}
@@ -53,7 +55,7 @@ async def mark_disruption(
 
 
 async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
-    """Set the condition DisruptionTarget to False, unless the pod has ended or is terminating."""
+    """Set the condition DisruptionTarget to False, unless the pod has ended or terminates."""
     for left in reversed(range(_MAX_CONFLICTS)):
         pod = await api.read(reset.ref)
         if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):

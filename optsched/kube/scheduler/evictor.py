@@ -1,22 +1,23 @@
 """Evict the victims of a plan, and nominate the tasks that will use their resources.
 
-A relocation is recorded on the gang that benefits from it (see `cluster.relocation`) before the
-eviction. As soon as a plan is made, the cache treats its victims as terminating. The cache treats
-the tasks that wait for the victims' resources as nominated. Nominations are written before
-evictions are sent. A scheduler that starts between both writes finds the nominations in
-`status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
-server enforces disruption budgets.
+If a plan moves pods to make room for a gang, the gang is annotated with the moves before the
+eviction (see `cluster.relocation`). As soon as a plan is made, the cache treats its victims as
+terminating, and the tasks that wait for the victims' resources as nominated. Nominations are
+written before evictions are sent. A scheduler that starts between the two writes finds the
+nominations in the pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so
+that the server enforces disruption budgets.
 
-The administrator may let guarantees override disruption budgets. A reclaim within a guarantee that
-the eviction API refuses because of a budget then deletes the pod. All other evictions wait.
+The administrator may let guarantees override disruption budgets. If the eviction API then rejects a
+reclaim within a guarantee because of a budget, the pod is deleted instead. All other evictions
+wait.
 
-A victim gets its grace period, up to the administrator's limit. A victim keeps its resources until
-its termination.
+A victim gets its grace period, up to the administrator's limit, and keeps its resources until it
+terminates.
 
-UID and resource version are preconditions of an eviction, so that a pod that has just terminated is
-not deleted with its logs. A later plan withdraws evictions that are no longer necessary. If some
-victims of a gang are already evicted and the other victims alone would be fewer than the gang's
-minimum, the other victims are evicted, too.
+UID and resource version are preconditions of an eviction, so a pod that has just ended is not
+deleted with its logs. A later plan withdraws evictions that are no longer necessary. If some
+victims of a gang are already evicted and the remaining tasks would be fewer than the gang's
+minimum, the other victims are evicted too.
 """
 
 from __future__ import annotations
@@ -73,37 +74,37 @@ if TYPE_CHECKING:
 MAX_CONCURRENT: Final = 16
 
 POLL_S: Final = 0.02
-"""Seconds between two checks of the conditions of waiting evictions."""
+"""Seconds between two checks whether waiting evictions may be sent."""
 
 REPORT_S: Final = 2.0
 """Seconds after which a warning reports why an eviction waits."""
 
 PATIENCE_S: Final = 10.0
-"""Seconds after which an eviction is sent even if the writes of its plan are not done.
+"""Seconds after which an eviction is sent even if the plan's writes are not done.
 
 The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
-before the nominations are written does not know the nominations.
+before the nominations are written does not know them.
 """
 
 _BUDGET_CAUSE: Final = "DisruptionBudget"
 _NAMED_BUDGET: Final = re.compile(r"The disruption budget (\S+) ")
 _SEVERAL_BUDGETS: Final = "more than one PodDisruptionBudget"
-"""Part of the server's message if several budgets select a pod; the server evicts no such pod."""
+"""Part of the server's error if several budgets select a pod; the server never evicts it."""
 
 CONFLICTS: Final = 5
-"""Maximum number of conflicts of an eviction; one more conflict makes the eviction fail."""
+"""Maximum number of conflicts per eviction; with one more conflict, the eviction fails."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Victims of one gang that the same preemptor needs: a whole gang, or a single pod.
+    """Victims from one gang, evicted for the same preemptor: either the whole gang or a single pod.
 
     `preemptor` is the gang that gets the resources. `nodes` lists the nodes to which the plan
-    nominates tasks of the preemptor, if any. `ready` holds the keys of the tasks that the victims'
-    gang counted for its minimum before the plan. `is_final` is true if the evictions of the batch
-    are not withdrawn any more, because the gang has lost its minimum.
+    nominates the preemptor's tasks, if any. `ready` holds the keys of the tasks that counted
+    towards the minimum of the victims' gang before the plan. `is_final` is true if the batch's
+    evictions can no longer be withdrawn, because the gang has fallen below its minimum.
     """
 
     preemptor: str
@@ -114,10 +115,10 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Override:
-    """The guarantee within which a pod is reclaimed, despite the disruption budgets of the pod.
+    """The guarantee that lets a pod be reclaimed despite its disruption budgets.
 
-    `queue` is the guaranteed queue. `budgets` are the keys of the budgets that selected the pod
-    when the snapshot was taken, at `taken_ms` in epoch milliseconds.
+    `queue` is the guaranteed queue. `budgets` are the keys of the budgets that selected the pod in
+    the snapshot, which was taken at `taken_ms` (milliseconds since the Unix epoch).
     """
 
     queue: str
@@ -125,7 +126,7 @@ class _Override:
     taken_ms: int
 
     def describe(self, namespace: str, refusal: ApiError) -> str:
-        """Return which budgets the guarantee overrides, given the server's refusal."""
+        """Describe which budgets the guarantee overrides, given the server's error."""
         texts = (refusal.message, *(message for _, message in refusal.causes))
         named = [f"{namespace}/{name}" for text in texts for name in _NAMED_BUDGET.findall(text)]
         keys = sorted({*named, *(() if named else self.budgets)})
@@ -136,13 +137,13 @@ class _Override:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction that is planned or sent, but not answered yet.
+    """An eviction that is planned or sent, and whose result is not known yet.
 
     `override` is None if the eviction must respect disruption budgets. `after` holds the keys of
-    the writes that must precede the eviction. `num_polls` counts the checks of whether the eviction
-    may be sent. `is_sent` is true if a request is in progress, and `has_failed` is true if an
-    earlier request failed. `is_unwanted` is true if the newest plan does not need the eviction.
-    `is_marked` is true if the pod has the condition DisruptionTarget for a deletion.
+    the writes that must precede the eviction. `num_polls` counts the checks whether it may be sent.
+    `is_sent` is true while a request is in progress, and `has_failed` is true if an earlier request
+    failed. `is_unwanted` is true if the newest plan does not need the eviction. `is_marked` is true
+    if the pod's condition DisruptionTarget announces a deletion.
     """
 
     victim: Victim
@@ -157,7 +158,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """The minimum time in seconds that this eviction has waited."""
+        """The seconds for which this eviction has waited at least."""
         return self.num_polls * POLL_S
 
 
@@ -165,10 +166,10 @@ class _Pending:
 class EvictorContext:
     """Dependencies of an evictor.
 
-    `gang_backoff` is the backoff of gangs after failures, shared with the binder. `may_evict`
-    returns whether this process still leads, and is called before every request. `max_grace_s` is
+    `gang_backoff` excludes gangs from scheduling after failures; the binder shares it. `may_evict`
+    returns whether this process still leads; it is called before every request. `max_grace_s` is
     the longest grace period of a victim in seconds, or None for no limit. `overrides_budgets` is
-    the administrator's decision that guarantees override disruption budgets.
+    true if the administrator lets guarantees override disruption budgets.
     """
 
     listener: OutcomeReporter
@@ -180,7 +181,7 @@ class EvictorContext:
 
 
 class Evictor:
-    """An evictor that evicts pods on a cluster while `run` is active."""
+    """Evicts pods on a cluster while `run` is active."""
 
     def __init__(
         self,
@@ -189,25 +190,25 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """`writes` is a write queue only for nominations, so other writes delay no nomination."""
+        """`writes` is a queue only for nominations, so that other writes do not delay them."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """The evictions that are not sent yet, by task."""
+        """The evictions that are not sent yet, keyed by task."""
         self._gangs: Mapping[str, Gang] = {}
-        """The gangs of the newest snapshot, by key."""
+        """The gangs in the newest snapshot, keyed by gang key."""
         self._taken_ms = 0
-        """The time of the newest snapshot in milliseconds since 1970."""
+        """When the newest snapshot was taken, in milliseconds since the Unix epoch."""
         self._reported: set[str] = set()
-        """Gangs for which a warning about waiting evictions has been logged."""
+        """Gangs for which a warning about a waiting eviction was logged."""
         self._has_waits = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
         self._evicted_uids: dict[str, dict[str, str]] = {}
-        """UIDs of evicted pods, by gang and pod name; kept as long as the gang exists."""
+        """UIDs of evicted pods, keyed by gang and pod name; kept as long as the gang exists."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,
@@ -216,7 +217,7 @@ class Evictor:
         )
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Start the evictions and nominations of a plan; `snapshot` is the snapshot of the plan."""
+        """Start the evictions and nominations of a plan that was made from `snapshot`."""
         nominated: dict[str, set[str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -238,7 +239,7 @@ class Evictor:
             if isinstance(action, Nominate):
                 self._nominate(action.task, action.node)
             elif isinstance(action, Allocate):
-                # The server refuses the nomination of a bound pod.
+                # The server rejects a nomination of a bound pod.
                 self._writes.discard(pod_ref(action.task))
         for gang in snapshot.gangs:
             for task in gang.tasks:
@@ -247,7 +248,7 @@ class Evictor:
         self._begin_all(plan, snapshot, nominated)
 
     def withdraw(self) -> None:
-        """Abandon every eviction that has not been sent yet."""
+        """Abandon every eviction that has not been sent."""
         self._outbox.clear()
         self._waits.clear()
         self._has_none.set()
@@ -259,7 +260,7 @@ class Evictor:
     async def run(self) -> None:
         """Send evictions until cancelled.
 
-        An eviction is sent once its nominations are written and the bind of its pod is confirmed.
+        An eviction is sent once its nominations are written and its pod's bind is confirmed.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._outbox.run())
@@ -284,7 +285,7 @@ class Evictor:
         await self._outbox.until_idle()
 
     def count_waiting(self) -> Mapping[str, int]:
-        """Return the number of waiting evictions by event: `nomination`, `bind` or `answer`."""
+        """Count the waiting evictions by what they wait for: `nomination`, `bind` or `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
@@ -295,10 +296,10 @@ class Evictor:
         return [pending for pending in self._pending.values() if pending.victim.gang == gang]
 
     def _spare_unwanted(self, gang: str) -> bool:
-        """Withdraw the unnecessary evictions of a gang, unless they would leave a broken gang.
+        """Withdraw a gang's unnecessary evictions, unless this would leave it below its minimum.
 
-        An eviction without a known result is not withdrawn, and counts as a lost task. Returns
-        whether the evictions were withdrawn.
+        An eviction with an unknown result is not withdrawn, and its task counts as lost. Returns
+        whether evictions were withdrawn.
         """
         siblings = self._find_siblings(gang)
         spared = [
@@ -315,7 +316,7 @@ class Evictor:
         return True
 
     def _keeps_minimum(self, pending: _Pending, lost: Collection[str]) -> bool:
-        """Return whether a victim's gang keeps its minimum, or all its tasks, without `lost`."""
+        """Return whether a gang without `lost` tasks keeps its minimum or all its ready tasks."""
         gang = self._gangs.get(pending.victim.gang)
         if gang is None:
             return True
@@ -333,10 +334,10 @@ class Evictor:
         return is_whole or not is_below_minimum(gang, left)
 
     async def _settle(self, pending: _Pending) -> bool:
-        """Withdraw or keep an unnecessary eviction; returns whether nothing is left to send.
+        """Withdraw or keep an unnecessary eviction; return whether nothing is left to send.
 
-        The decision needs the results of all requests for the gang. The server may have carried out
-        a failed request, so the pods of failed requests are read.
+        The decision needs the results of all requests for the gang. The server may have executed a
+        failed request, so the pods of failed requests are read.
         """
         gang = pending.victim.gang
         while self._is_current(pending) and pending.is_unwanted and not pending.batch.is_final:
@@ -370,7 +371,7 @@ class Evictor:
     def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
         """Annotate PodGroups with their evicted pods, which job controllers do not count as failed.
 
-        The controller of a job can read this annotation even after the pods are deleted.
+        A job controller can read this annotation even after the pods are deleted.
         """
         for key in [key for key in self._evicted_uids if key not in snapshot.gang_by_key]:
             del self._evicted_uids[key]
@@ -389,7 +390,7 @@ class Evictor:
                 self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), uids)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
-        """Update the annotation of evicted pods after an eviction failed or was withdrawn."""
+        """Update the annotation about evicted pods after an eviction failed or was withdrawn."""
         uids, group = self._evicted_uids.get(victim.gang, {}), self._cache.group(victim.gang)
         if uids.get(victim.ref.name) != victim.uid:
             return
@@ -403,16 +404,16 @@ class Evictor:
         self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
     def _write_moves(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods that were moved for the gang, for later schedulers."""
+        """Annotate a gang with the pods that were moved to make room for it."""
         self._cache.assume_moves(gang.key, text)
         if is_upstream(gang):
-            return  # this scheduler does not write the PodGroups of Kubernetes
+            return  # this scheduler never writes upstream Kubernetes PodGroups
         ref, body = _annotated_ref(gang), {"metadata": {"annotations": {MOVES: text or None}}}
         patch = StatusPatch(ref, body, "status" if gang.is_implicit else "")
         self._writes.enqueue(write_key(ref, "moves"), patch)
 
     def _write_shuffles(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Annotate gangs with the times at which plugins moved pods of the gangs."""
+        """Annotate gangs with the times at which plugins moved their pods."""
         moved = [a for a in plan.actions if isinstance(a, Evict) and a.plugin]
         pairs = [(self._cache.task(action.task), action.plugin) for action in moved]
         distinct = dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
@@ -460,7 +461,7 @@ class Evictor:
             self._has_waits.set()
 
     def _find_overrides(self, plan: Plan, snapshot: Snapshot) -> dict[str, _Override]:
-        """Return the evictions that guarantees justify despite disruption budgets, by task key."""
+        """Return, keyed by task, the evictions that guarantees allow despite disruption budgets."""
         if not self._context.overrides_budgets:
             return {}
         world = World(snapshot, plan.actions)
@@ -472,7 +473,7 @@ class Evictor:
         return found
 
     def _may_evict(self, pending: _Pending) -> bool:
-        """Return whether a waiting eviction may be sent; report an eviction that waits long."""
+        """Return whether a waiting eviction may be sent; report it if it waits long."""
         reason = self._waits_for(pending)
         if not reason:
             return True
@@ -498,9 +499,9 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return why an eviction waits, `nomination` or `bind`, or empty if the eviction is due.
+        """Return why an eviction waits, `nomination` or `bind`, or an empty string if it is due.
 
-        A pod that is evicted before its bind is confirmed might be deleted without ever running.
+        If a pod is evicted before its bind is confirmed, it may be deleted without ever running.
         """
         if not all(map(self._writes.is_written, pending.after)):
             return "nomination"
@@ -525,7 +526,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a resource version; on a conflict, retry at the pod's current version."""
+        """Evict a pod at a resource version; after a conflict, retry at its current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         max_s = self._context.max_grace_s
@@ -584,9 +585,9 @@ class Evictor:
     ) -> Victim | None:
         """Delete a pod at a resource version, although a disruption budget forbids its eviction.
 
-        The condition DisruptionTarget precedes the deletion, as in an eviction, so that controllers
-        of jobs do not count the pod as failed. Returns the victim with the overridden budgets, or
-        None if this process no longer leads.
+        As in an eviction, the condition DisruptionTarget is set first, so that job controllers do
+        not count the pod as failed. Returns the victim with the overridden budgets, or None if this
+        process no longer leads.
         """
         victim, override = pending.victim, pending.override
         assert override is not None  # noqa: S101  the caller has checked it
@@ -594,7 +595,7 @@ class Evictor:
         if not self._context.may_evict():
             return None
         text = override.describe(victim.ref.namespace, refusal)
-        # The patch and the deletion fail if the pod has changed since it was planned as a victim.
+        # The patch and the deletion fail if the pod has changed since it was chosen as a victim.
         known = {"uid": victim.uid, "resourceVersion": version or version_of(pod)}
         self._writes.discard(write_key(victim.ref, "disruption"))
         pending.is_marked = True
@@ -614,7 +615,7 @@ class Evictor:
         return replace(victim, overridden=text)
 
     async def _read_standing(self, victim: Victim) -> Raw | None:
-        """Return the pod of a victim as the server has it, or None if the pod has ended."""
+        """Read a victim's pod from the server; return None if the pod has ended."""
         try:
             pod = await self._api.read(victim.ref)
         except NotFound:
@@ -636,7 +637,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that has terminated by itself or after an eviction without a response."""
+        """Handle a victim that ended by itself, or after an eviction whose response was lost."""
         if pending.has_failed:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -669,7 +670,7 @@ class Evictor:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """Return the batch of each victim by task key."""
+    """Group the victims into batches; return each victim's batch keyed by task."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)
@@ -688,13 +689,13 @@ def _batches(
 
 
 def _is_of_budget(error: ApiError) -> bool:
-    """Return whether the eviction API refuses an eviction because of disruption budgets."""
+    """Return whether the eviction API rejects an eviction because of disruption budgets."""
     if isinstance(error, TooMany):
         return _BUDGET_CAUSE in error.cause_reasons
     return _SEVERAL_BUDGETS in error.message
 
 
 def _annotated_ref(gang: Gang) -> Ref:
-    """Return the object that holds a gang's annotations: its PodGroup, or the bare pod."""
+    """Return the object that has a gang's annotations: its PodGroup or its bare pod."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)

@@ -1,7 +1,7 @@
 """Call extenders over HTTP, within the time budget of a session.
 
-Calls run in separate threads. A name server or service that does not respond therefore delays no
-session beyond its time budget.
+Calls run in separate threads, so a name server or service that does not respond delays a session at
+most by its time budget.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_CONCURRENT: Final = 8
 """Maximum number of concurrent calls to extenders."""
 
 REMEMBERED_S: Final = 30.0
-"""Seconds for which an extender's answer about a node is reused if the extender is too slow."""
+"""Seconds for which a slow extender's answer about a node is reused."""
 
 MAX_REMEMBERED: Final = 200_000
 
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """Raised if an extender gave no usable answer; the message gives the reason."""
+    """Raised if an extender gives no usable answer; the message gives the reason."""
 
 
 class ExtenderClient:
@@ -72,7 +72,7 @@ class ExtenderClient:
         self._is_closed = False
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
-        """Open an extender session; returns None if the policy has no extender."""
+        """Start an extender session; return None if the policy has no extender."""
         active = policy.rules.find_rule(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
@@ -84,7 +84,7 @@ class ExtenderClient:
         return session
 
     def close(self) -> None:
-        """Close all connections to extenders and refuse further calls."""
+        """Close all connections to extenders, and reject further calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True
@@ -94,11 +94,11 @@ class ExtenderClient:
             connection.close()
 
     def left_s(self, deadline_s: float) -> float:
-        """Return the seconds until a deadline, negative after the deadline."""
+        """Return the seconds until a deadline; negative after the deadline."""
         return deadline_s - self._clock.monotonic()
 
     def start(self, url: str, body: Body, timeout_s: float) -> Future[bytes]:
-        """Start a call in a thread and return a future with the body of the response."""
+        """Start a call in a thread; return a future of the response body."""
         return self._pool.submit(self._post, url, json.dumps(body).encode(), timeout_s)
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
@@ -157,9 +157,9 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow extender: the accepted nodes of each task class.
+    """Recent answers of a slow extender: which nodes it accepts for each task class.
 
-    After a session ran out of time, its answers are reused. The next session then requests answers
+    The answers of a session that ran out of time are reused, so the next session requests answers
     only about the remaining nodes.
     """
 
@@ -169,7 +169,7 @@ class AnswerCache:
         self._overdue_s = -math.inf
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Return recent answers about unchanged nodes; empty if no session recently timed out."""
+        """Return recent answers about unchanged nodes, if a session recently ran out of time."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._overdue_s < since_s:
             return {}
@@ -188,9 +188,9 @@ class AnswerCache:
         *,
         is_overdue: bool,
     ) -> None:
-        """Store the answers about nodes for tasks of one shape (equal requests and constraints).
+        """Store answers about nodes for tasks with the same requests and constraints (`shape`).
 
-        `is_overdue` is true if the session ran out of time; the answers lack nodes then.
+        `is_overdue` is true if the session ran out of time; then some nodes have no answer.
         """
         now_s = self._clock.monotonic()
         if is_overdue:
@@ -225,7 +225,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Notify the extender of a session's start; on failure the session skips the extender."""
+        """Notify the extender that a session starts; if this fails, the session ignores it."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:
@@ -235,7 +235,7 @@ class ExtenderSession:
             self._open_failure = str(e)
 
     def closed(self, plan: Plan | None) -> None:
-        """Notify the extender of the session's end, and send the session's plan, if any."""
+        """Notify the extender that the session ends, and send the session's plan, if any."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         found = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
@@ -282,10 +282,10 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return refusals and failures by node; an accepted node has an empty refusal.
+        """Return rejections and failures keyed by node; an accepted node has an empty rejection.
 
-        If the extender supports calls about several nodes, one call covers all nodes. Other
-        extenders get a separate call for each node, and the calls run concurrently.
+        If the extender supports calls about several nodes, one call covers all nodes. Otherwise, a
+        separate call is sent for each node, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}
@@ -318,12 +318,12 @@ class ExtenderSession:
 
     @property
     def _time_s(self) -> float:
-        """The maximum duration in seconds of a call that starts now."""
+        """The timeout in seconds of a call that starts now."""
         left_s = self._extenders.left_s(self._deadline_s)
         return min(self._rule.service.timeout_ms / 1000, left_s)
 
     def _wait(self, calls: Sequence[Future[bytes]]) -> list[bytes]:
-        """Return the responses of calls; raises NoAnswer if a response does not arrive in time."""
+        """Return the responses to calls; raises NoAnswer if one does not arrive in time."""
         responses: list[bytes] = []
         for call in calls:
             time_s = self._time_s

@@ -1,8 +1,8 @@
-"""The loop of a live scheduler: take a snapshot, run a session, bind and evict, write statuses.
+"""The live scheduler's loop: take a snapshot, run a session, bind and evict, write statuses.
 
-The loop runs at most one session per period. A session that could not change the plan is skipped. A
-session runs in a separate thread on an immutable snapshot, while watches and binds continue. The
-plan of a session is assumed immediately and executed in the background.
+The loop runs at most one session per period. It skips a session that could not change the plan. A
+session runs in a separate thread on an immutable snapshot, while watches and binds continue. Its
+plan is assumed immediately and executed in the background.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 SETTLE_S: Final = 0.05
-"""Seconds to wait for further changes after a change: pods of a gang are created one by one."""
+"""Seconds to wait for more changes after a change, because a gang's pods are created one by one."""
 
 POLL_S: Final = 1.0
-"""Maximum interval in seconds between two runs of the loop without a change."""
+"""Maximum interval in seconds between two loop cycles without a change."""
 
 STUCK_S: Final = 120.0
-"""Seconds after which a loop that has not run is reported as stuck."""
+"""Seconds without a loop cycle after which the loop is reported as stuck."""
 
 MAX_FAULTS: Final = 100
-"""Maximum number of plugin faults that are reported for each policy."""
+"""Maximum number of plugin faults to report per policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
-"""Actions that reclaim capacity which queues have lent."""
+"""Actions that reclaim the capacity that queues have lent."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
-    """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
+    """The dependencies of a scheduler; the caller runs those that have a `run` method.
 
-    `follower` lists all kinds again after another process led, and is None for a single process.
-    `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is called once
-    per policy if the policy probably has a mistake.
+    `follower` lists all kinds again after another process has led; it is None if there is only one
+    process. `on_fault` is called once per policy with each plugin fault. `on_advice` is called once
+    per policy if the policy probably contains a mistake.
     """
 
     cache: ClusterCache
@@ -102,11 +102,11 @@ class SchedulerDependencies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LastSession:
-    """The input of the last session, and the plan that the session made.
+    """The input of the last session and the resulting plan.
 
-    `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
-    the successive sessions in which the same gangs were pending for the same reasons. `repeats`
-    counts the successive sessions that had the same input and did not change the plan.
+    `until_ms` is the time by which the next session starts, in milliseconds since the Unix epoch.
+    `times` counts successive sessions in which the same gangs were pending for the same reasons.
+    `repeats` counts successive sessions with the same input that did not change the plan.
     """
 
     snapshot: Snapshot
@@ -120,11 +120,11 @@ class _LastSession:
 
 @dataclass(slots=True)
 class _Term:
-    """The state of one term of leadership; the next term starts with an empty state.
+    """The state during one term of leadership; each term starts with an empty state.
 
-    `number` is the number of the term (`Leadership.term`), or 0 while another process may lead.
+    `number` is the term's number (`Leadership.term`), or 0 while another process may lead.
     `may_search_on` is true if a session has run since the last search between sessions.
-    `created_ms` holds, for each missing built-in queue, the time of the last attempt to create it.
+    `created_ms` maps each missing built-in queue to the time of the last attempt to create it.
     """
 
     number: int = 0
@@ -138,7 +138,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The messages that have been logged; faults and advice are cleared when the policy changes."""
+    """What was already logged; faults and advice are cleared when the policy changes."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -146,7 +146,7 @@ class _Logged:
 
 
 class Scheduler:
-    """A scheduler that schedules a cluster while `run` is active."""
+    """Schedules a cluster while `run` is active."""
 
     def __init__(self, dependencies: SchedulerDependencies) -> None:
         self._deps = deps = dependencies
@@ -165,11 +165,11 @@ class Scheduler:
     # --- public ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Make the loop run soon because the cluster, the policy or the leadership has changed."""
+        """Make the loop run soon, because the cluster, the policy or the leadership has changed."""
         self._changed.set()
 
     def stop(self) -> None:
-        """End the loop after the running session."""
+        """End the loop after the current session."""
         self._stopping.set()
         self._changed.set()
 
@@ -179,17 +179,17 @@ class Scheduler:
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
-        """See `Probes`; a standby process is also ready."""
+        """See `Probes`; a process that does not lead is ready too."""
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
-        """Schedule a retry of a refused status write; the delay is shorter after a conflict."""
+        """Schedule a retry of a rejected status write; after a conflict, the delay is shorter."""
         self._term.statuses.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
         if is_conflict:
             self._changed.set()
 
     def dump(self) -> None:
-        """Dump the current snapshot into a file, in the session thread."""
+        """Dump the current snapshot to a file, in the session thread."""
         snapshot = self._snapshot(self._deps.policies.current(), self._deps.clock.now_ms())
         answers = () if self._last_report is None else self._last_report.trace.answers
         recorded = replace(snapshot, answers=answers)
@@ -198,14 +198,14 @@ class Scheduler:
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run sessions until stopped."""
+        """Run sessions until `stop` is called."""
         clock = self._deps.clock
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
             policy = self._deps.policies.current()
             has_turn = self._leads() and self._deps.cache.is_synced
             if self._deps.follower is not None:
-                # A new leader must list all kinds again before the first session.
+                # A new leader must list all kinds again before its first session.
                 has_turn = has_turn and not self._deps.follower.stale
             if has_turn:
                 await self._run_cycle(policy)
@@ -222,14 +222,14 @@ class Scheduler:
         self._extenders.close()
 
     def _leads(self) -> bool:
-        """Return whether this process leads; a change of the term clears all queued work."""
+        """Return whether this process leads; if the term has changed, clear all queued work."""
         deps, term = self._deps, self._deps.leadership.term
         deps.metrics.leading.set(term != 0)
         if term == self._term.number:
             return term != 0
         if self._term.number:
-            # Queued work is cleared even if this process leads again, because writes between two
-            # terms were dropped. An outage of the server has been reported already.
+            # Queued work is cleared even if this process leads again, because writes between the
+            # two terms were dropped. A server outage was already reported.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "leadership lost: another process may schedule")
             deps.binder.withdraw()
@@ -247,7 +247,7 @@ class Scheduler:
         return term != 0
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for a number of seconds, or until the scheduler is stopped."""
+        """Wait for a number of seconds, or until `stop` is called."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -258,7 +258,7 @@ class Scheduler:
             pass
 
     async def _await_change(self, period_s: float) -> None:
-        """Wait until the cluster changes, or until the next run of the loop is due."""
+        """Wait until the cluster changes or the next loop cycle is due."""
         if self._changed.is_set():
             self._changed.clear()
             return
@@ -286,7 +286,7 @@ class Scheduler:
             return
         self._cache_version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
-        # Users may delete built-in queues while the scheduler runs, for example with the queue CRD.
+        # Users may delete built-in queues at any time, for example together with the queue CRD.
         created_ms = self._term.created_ms
         for creation in BUILTIN_QUEUES:
             name = creation.ref.name
@@ -313,13 +313,13 @@ class Scheduler:
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
-        """Return a snapshot, with the usage history of queues if the policy reads the history."""
+        """Take a snapshot; add the queues' usage history if the policy reads it."""
         return self._term.usage.noted(
             self._deps.cache.snapshot(now_ms), find_half_life(policy.rules)
         )
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Queue writes of the queues' usage history, which the next leader reads."""
+        """Queue writes of the queues' usage history, which the next leader will read."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
@@ -328,7 +328,7 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Return whether the last plan remains valid as long as the cluster does not change."""
+        """Return whether the last plan is still valid if the cluster has not changed."""
         last_session = self._term.last_session
         return (
             last_session is not None
@@ -337,7 +337,7 @@ class Scheduler:
         )
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Return whether a session would repeat the last session, which did not change the plan."""
+        """Return whether a session would repeat the last one, which did not change the plan."""
         last_session = self._term.last_session
         return (
             last_session is not None
@@ -359,7 +359,7 @@ class Scheduler:
         if report is None:
             return
         self._last_report = report
-        # The next session starts its search from the planned tasks that are not bound by then.
+        # The next session is warm-started with the planned tasks that are still unbound.
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.last_session = self._summarize_session(snapshot, policy, report, repeats)
@@ -372,7 +372,7 @@ class Scheduler:
             self._deps.binder.carry_out(report.plan, snapshot)
             for stranded in find_stranded_claims(snapshot, self._deps.cache.claim_kind):
                 self._deps.writes.enqueue(stranded.ref, stranded)
-            # The queues of the gated tasks have enough quota, but no node fits these tasks.
+            # The queues of these gated tasks have enough quota, but no node fits the tasks.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)
@@ -393,8 +393,7 @@ class Scheduler:
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Continue to search for a plan until the next session may begin.
 
-        The plan is not executed: the next session starts its search from the plan, if the plan is
-        still valid.
+        The plan is not executed; it warm-starts the next session if it is still valid then.
         """
         last_session, report = self._term.last_session, self._last_report
         if (
@@ -440,7 +439,7 @@ class Scheduler:
             self._changed.set()
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Warn once per policy if queues are reclaimable but no action of the policy reclaims."""
+        """Warn once per policy if queues are reclaimable but no action reclaims."""
         if self._logged.is_advised or _RECLAIMS.intersection(policy.actions):
             return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
@@ -454,7 +453,7 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session, or the greedy engine if the session fails; returns None if both fail."""
+        """Run a session; if it fails, run the greedy engine. Return None if both fail."""
         has_solver = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if has_solver else (policy,):
             try:
@@ -480,7 +479,7 @@ class Scheduler:
         return None
 
     def _run_session(self, snapshot: Snapshot, policy: Policy, context: SessionContext) -> Report:
-        """Run a session in the current thread, with access to extenders."""
+        """Run a session in the current thread; it may call extenders."""
         outside = self._extenders.open_session(snapshot, policy)
         context = replace(context, outside=outside)
         previous = None if self._last_report is None else self._last_report.problem
@@ -502,7 +501,7 @@ class Scheduler:
         now_ms = snapshot.taken_ms
         until_ms = now_ms + snapshot_equivalence.ask_again_ms(plan, times)
         if SHUFFLE in policy.actions:
-            # Time windows in which plugins may move pods open and close without a watch event.
+            # Plugins may move pods in time windows, which open and close without a watch event.
             until_ms = min(until_ms, now_ms + snapshot_equivalence.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
         turn_ms = snapshot_equivalence.next_turn_ms(
@@ -515,7 +514,7 @@ class Scheduler:
         return _LastSession(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
-        """Queue writes of the statuses and events that have changed since the last call."""
+        """Queue writes for the statuses and events that have changed since the last call."""
         deps, last_session = self._deps, self._term.last_session
         if last_session is None:
             return

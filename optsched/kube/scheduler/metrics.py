@@ -1,8 +1,7 @@
 """Prometheus metrics of the scheduler, with Volcano's names or the prefix `optsched_`.
 
-Metrics are computed from session reports, not in the code that makes decisions. The metrics of
-queues, objective levels and pending gangs describe the last session. Deleted objects therefore
-leave no series.
+Metrics are computed from session reports, not in the code that makes decisions. Metrics of queues,
+objective levels and pending gangs describe the last session, so deleted objects leave no series.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _MS: Final = tuple(5.0 * 2**i for i in range(15))
 """Buckets of Volcano's histograms (pkg/scheduler/metrics), from 5 ms to 82 s."""
 
 _CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
-"""Actions that evict pods; the solver decides the evictions of all these actions jointly."""
+"""Actions that evict pods; the solver decides the evictions of these actions jointly."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Amounts of a queue in the last session by resource, in base units."""
+    """A queue's amounts per resource in the last session, in base units."""
 
     allocated: Mapping[str, int]
     request: Mapping[str, int]
@@ -50,13 +49,13 @@ class QueueFigures:
 
     @property
     def share(self) -> float:
-        """The largest fraction allocated / deserved over all resources of the queue."""
+        """The largest ratio allocated / deserved over all resources."""
         parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
         return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
 
     @property
     def is_overused(self) -> bool:
-        """Whether the allocation of the queue reaches its deserved amount of every resource."""
+        """Whether the queue's allocation reaches the deserved amount of every resource."""
         due = {resource: amount for resource, amount in self.deserved.items() if amount}
         return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
 
@@ -65,7 +64,7 @@ class QueueFigures:
 class Figures:
     """The gauges computed from the last session.
 
-    `wasted` is the number of GPUs held by gangs below their minMember, by queue.
+    `wasted` is the number of GPUs held by gangs below their minMember, keyed by queue.
     """
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Figures:
 
 
 def figures_of(report: Report, policy: Policy) -> Figures:
-    """Return the gauges computed from the report of a session."""
+    """Compute the gauges from a session report."""
     plan, problem = report.plan, report.problem
     queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
     waiting = collections.Counter(
@@ -119,7 +118,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's gauges of CPU, memory and other resources for one kind of amount."""
+    """Yield Volcano's CPU, memory and scalar resource gauges for one kind of amount."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
@@ -137,9 +136,9 @@ def _amount_families(
 class PodMetrics:
     """Counters of binds and evictions.
 
-    `evictions` counts evicted pods by action and by the plugin that moved the pod, if any. `spared`
-    counts planned evictions that were not sent, by reason. `count_waiting` returns the number of
-    waiting evictions by the event for which they wait.
+    `evictions` counts evicted pods by action and, if any, by the plugin that moved the pod.
+    `spared` counts by reason the planned evictions that were not sent. `count_waiting` counts the
+    waiting evictions by the event that they wait for.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
@@ -156,14 +155,14 @@ class PodMetrics:
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the number of waiting evictions by the event for which they wait."""
+        """Yield the number of waiting evictions by the event that they wait for."""
         found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
         for reason, number in self.count_waiting().items():
             found.add_metric([reason], number)
         yield found
 
     def bound(self, seconds: float) -> None:
-        """Record a bind that was confirmed `seconds` seconds after its plan."""
+        """Record a bind that was confirmed `seconds` seconds after it was planned."""
         self._attempts.labels("scheduled").inc()
         self._task.labels("Bound").observe(seconds * 1000)
 
@@ -174,10 +173,11 @@ class PodMetrics:
 
 
 class SessionMetrics:
-    """Counters and durations of sessions.
+    """Session counters and durations.
 
-    `skipped` counts skipped sessions, which would repeat the last plan. `errors` counts sessions
-    that raised an error. `plugin_failures` counts errors in extension points by plugin.
+    `skipped` counts sessions that were skipped because they would repeat the last plan. `errors`
+    counts sessions that raised an error. `plugin_failures` counts errors in extension points by
+    plugin.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
@@ -228,7 +228,7 @@ class SessionMetrics:
 class Metrics(ProcessMetrics):
     """All metrics of one scheduler.
 
-    `sessions` holds the metrics of sessions, `pods` the metrics of binds and evictions.
+    `sessions` holds session metrics, and `pods` the metrics of binds and evictions.
     `policy_rejected` is 1 while the policy file is invalid. `leading` is 1 while this process
     leads.
     """
@@ -286,13 +286,13 @@ class Metrics(ProcessMetrics):
         """Record a session; `seconds` is the time until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._figures = figures_of(report, policy)
-        # Deleted queues must leave no series.
+        # A deleted queue must leave no series.
         for queue in self._counted - self._figures.queues.keys():
             self._wasted.remove(queue)
             self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
-        """Add the GPU seconds wasted from the last call until the monotonic time `now_s`."""
+        """Add the GPU seconds wasted between the last call and the monotonic time `now_s`."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)

@@ -42,19 +42,19 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 YOUNG_MS: Final = 2_000
-"""Age in milliseconds below which a pending pod gets no event: most pods are bound sooner."""
+"""Age in milliseconds below which a pending pod gets no event; most pods are bound sooner."""
 
 MADE_WITHIN_MS: Final = 5_000
-"""Milliseconds within which a controller should create a PodGroup or the next pod of a gang."""
+"""Milliseconds within which a controller should create a PodGroup or a gang's next pod."""
 
 
 TOGETHER_MS: Final = 1_000
-"""Milliseconds for which binds of a gang are collected into one event."""
+"""Milliseconds during which a gang's binds are collected into one event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task to bind, with annotations for its pod and devices for its ResourceClaims."""
+    """A task to bind, with its pod's new annotations and the devices for its ResourceClaims."""
 
     task: str
     uid: str
@@ -67,19 +67,19 @@ class Bind:
     is_gated: bool = False
     """True if the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """Reasons why the node was closed when the bind was planned; the pod tolerates all reasons."""
+    """Why the node was closed when the bind was planned; the pod tolerates these reasons."""
     record: str = ""
-    """The message of the pod condition that names node and devices; empty without devices."""
+    """The message of the pod condition about the node and its devices; empty without devices."""
 
     @property
     def ref(self) -> Ref:
-        """Reference to the pod of this bind."""
+        """Reference to the pod to bind."""
         return pod_ref(self.task)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a task was not bound: one word for metrics, and a message."""
+    """Why a task was not bound: one word for metrics, and a message."""
 
     reason: str
     message: str
@@ -87,10 +87,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod to evict; its UID and gang are recorded for the time after its deletion.
+    """A pod to evict; its UID and gang are kept for use after its deletion.
 
-    `overridden` names the disruption budgets that did not hold, and the guarantee that overrides
-    them; it is empty if the pod was evicted within its budgets.
+    `overridden` names the disruption budgets that were violated and the guarantee that overrides
+    them; it is empty if the eviction respects all budgets.
     """
 
     eviction: Evict
@@ -105,31 +105,31 @@ class Victim:
 
 
 def scheduled(bind: Bind) -> Note:
-    """Return the event of a bound pod."""
+    """Return the event about a bound pod."""
     message = f"Successfully assigned {bind.task} to {bind.node}"
     return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
 
 
 class GangBindEvents:
-    """A collector of gang binds, so that pods that are bound together share one event."""
+    """Collects the binds of each gang, so that pods that are bound together share one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
-        """`group_of` returns the PodGroup of a gang, or None if the gang has no PodGroup."""
+        """`group_of` returns a gang's PodGroup, or None if it has none."""
         self._group_of = group_of
         self._binds: dict[str, list[Bind]] = {}
         self._since_ms: dict[str, int] = {}
         self._at_ms: dict[str, int] = {}
 
     def add(self, bind: Bind, now_ms: int) -> None:
-        """Add a bind to the collected binds of its gang."""
+        """Add a bind to its gang's collected binds."""
         self._binds.setdefault(bind.gang, []).append(bind)
         self._since_ms.setdefault(bind.gang, now_ms)
         self._at_ms[bind.gang] = now_ms
 
     def collect_due(self, before_ms: int) -> list[Note]:
-        """Return the events of gangs whose first collected bind happened at or before `before_ms`.
+        """Return the events of gangs whose first collected bind is not newer than `before_ms`.
 
-        Several pods get one event on their PodGroup; a single pod gets one event on the pod.
+        Several pods share one event on their PodGroup; a single pod gets an event on the pod.
         """
         found: list[Note] = []
         for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
@@ -150,13 +150,13 @@ class GangBindEvents:
 
 
 def not_bound(bind: Bind, failure: Failure) -> Note:
-    """Return the event of a failed bind."""
+    """Return the event about a failed bind."""
     message = f"binding to {bind.node} failed: {failure.message}"
     return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.reason)
 
 
 def evicted(victim: Victim) -> Note:
-    """Return the event for an evicted pod."""
+    """Return the event about an evicted pod."""
     eviction, reason = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its resources are for {eviction.preemptor}"
     if eviction.plugin:
@@ -172,7 +172,7 @@ def evicted(victim: Victim) -> Note:
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
-    """Return the event of a failed eviction."""
+    """Return the event about a failed eviction."""
     eviction = victim.eviction
     beneficiary = eviction.preemptor or f"plugin {eviction.plugin}"
     message = f"{eviction.action} for {beneficiary} failed: {error}"
@@ -180,7 +180,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """Return the event for a reclaimed queue that exceeded its overuse tolerance, else None."""
+    """Return the event about a reclaimed queue that exceeds its overuse tolerance, else None."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
@@ -196,7 +196,7 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
 
 
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
-    """Yield the events for a pending gang: one on its PodGroup and one on each pending pod.
+    """Yield the events about a pending gang: one on its PodGroup and one on each pending pod.
 
     Objects that were created after `born_ms` get no event yet.
     """
@@ -215,7 +215,7 @@ def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Return the time by which the missing PodGroup or pods should exist; 0 if none is missing."""
+    """Return when the missing PodGroup or pods should exist at the latest; 0 if none is missing."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0
@@ -227,7 +227,7 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report on a gang; from `young_ms` on, all its pods are old enough for an event."""
+    """The last report about a gang; from `young_ms` on, its pods are old enough for events."""
 
     gang: Gang
     reason: Reason
@@ -236,9 +236,9 @@ class _Reported:
 
 
 class GangReporter:
-    """A reporter of the reasons why gangs are pending, at each change and periodically.
+    """Reports why gangs are pending, whenever this changes and periodically.
 
-    `due_ms` is the time at which a report is due without a change, or None if no report is due.
+    `due_ms` is the time at which a report is due even without a change, or None.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -248,7 +248,7 @@ class GangReporter:
         self._flaws: frozenset[Flaw] = frozenset()
 
     def report_pending(self, outcome: Outcome) -> None:
-        """Report why gangs are pending, if a reason has changed or the last report is old."""
+        """Report why gangs are pending, if the reason has changed or the last report is old."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
@@ -272,7 +272,7 @@ class GangReporter:
             del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Return whether a report is due only after `now_ms`, and record its due time."""
+        """Return whether a report is due only after `now_ms`, and record when it is due."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
@@ -289,18 +289,19 @@ class GangReporter:
         for flaw in now:
             about, uid = ref_by_key(flaw.kind, flaw.key), uid_of(flaw.kind, flaw.key)
             reason, text = flaw.code.value, flaw.message
-            # The message serves as code, so that each flaw of an object has a separate event.
+            # The message is also the event's code, so that each flaw of an object has its own
+            # event.
             self._note(Note(about, uid, EventType.WARNING, reason, text, code=text))
 
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
-"""Environment variable with NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
+"""Environment variable with NAMESPACE/NAME of the ConfigMap that is mounted as policy file."""
 
 
 class OutcomeReporter:
-    """A reporter that writes the outcomes of binds and evictions to metrics, events and the log.
+    """Reports the results of binds and evictions in metrics, events and the log.
 
-    `on_change` is called after a failure that may let the next session find another plan.
+    `on_change` is called after a failure, because the next session may then find another plan.
     """
 
     def __init__(
@@ -312,7 +313,7 @@ class OutcomeReporter:
         *,
         reports_gangs: bool,
     ) -> None:
-        """`reports_gangs` is true if a gang's binds share one event on its PodGroup."""
+        """`reports_gangs` is true if all binds of a gang share one event on its PodGroup."""
         self.on_change: Callable[[], None] = lambda: None
         self._cache = cache
         self._metrics = metrics
@@ -321,7 +322,7 @@ class OutcomeReporter:
         self._gang_binds = GangBindEvents(cache.group) if reports_gangs else None
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """Report a bind that was confirmed `seconds` seconds after its plan."""
+        """Report a bind that was confirmed `seconds` seconds after it was planned."""
         self._metrics.pods.bound(seconds)
         if self._gang_binds is None:
             self._events.note(scheduled(bind))
@@ -329,14 +330,14 @@ class OutcomeReporter:
             self._gang_binds.add(bind, self._clock.now_ms())
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """Report a failed bind; the task of the bind is pending again."""
+        """Report a failed bind; its task is pending again."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
         self._metrics.pods.not_bound(failure.reason)
         self._events.note(not_bound(bind, failure))
         self.on_change()
 
     def evicted(self, victim: Victim) -> None:
-        """Report an accepted eviction."""
+        """Report an eviction that the server accepted."""
         eviction = victim.eviction
         self._metrics.pods.evictions.labels(eviction.action, eviction.plugin).inc()
         self._events.note(evicted(victim))
@@ -345,7 +346,7 @@ class OutcomeReporter:
             self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """Report a refused eviction; the pod keeps running."""
+        """Report an eviction that the server rejected; the pod keeps running."""
         log.warning("%s not evicted: %s", victim.eviction.task, error)
         self._events.note(not_evicted(victim, error))
         self.on_change()
@@ -364,9 +365,9 @@ class OutcomeReporter:
 
 
 class SelfReporter:
-    """A reporter of events about the scheduler process, on its pod if known, else on its lease.
+    """Reports events about the scheduler process, on its pod if known, else on its lease.
 
-    `subjects` holds the objects of these events.
+    `subjects` holds the objects that these events are about.
     """
 
     def __init__(
@@ -396,18 +397,18 @@ class SelfReporter:
             self.report("PolicyRejected", problems)
 
     def report_advice(self, advice: str) -> None:
-        """Write an event on the policy's ConfigMap that the policy lacks the action `reclaim`."""
+        """Write an event on the policy's ConfigMap that the action `reclaim` is missing."""
         if self._policy is not None:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))
 
     def report(self, reason: str, message: str) -> None:
-        """Write a warning about this scheduler process."""
+        """Write a warning event about this scheduler process."""
         warning = EventType.WARNING
         self._events.note(Note(self._about, self._uid, warning, reason, message, message))
 
 
 def policy_object(environment: Mapping[str, str]) -> Ref | None:
-    """Return the ConfigMap that holds the policy, or None if the environment names no ConfigMap."""
+    """Return the ConfigMap that holds the policy, or None if the environment names none."""
     namespace, slash, name = environment.get(POLICY_CONFIG_MAP, "").partition("/")
     return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None

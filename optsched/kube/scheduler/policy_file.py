@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 READ_S: Final = 1.0
-"""Seconds between two reads of the policy file, unless the scheduling period is shorter."""
+"""Seconds between two reads of the policy file; shorter if the scheduling period is shorter."""
 
 log = logging.getLogger(__name__)
 
 
 class PolicyFile:
-    """The last valid policy, with the command line's overrides.
+    """The last valid policy, with the command-line overrides applied.
 
-    `on_verdict` is called with the mistakes in a changed policy file, or with an empty text if the
-    file is valid.
+    `on_verdict` is called with the mistakes in a changed policy file, or with an empty string if
+    the file is valid.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PolicyFile:
         return self._policy.budgets.period_ms / 1000
 
     def current(self) -> Policy:
-        """Return the current policy: the same object until the policy file changes."""
+        """Return the current policy; the same object until the policy file changes."""
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s

@@ -1,4 +1,4 @@
-"""The process of the live scheduler: its components, its start and its stop."""
+"""The live scheduler process: its components, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from optsched.policy.reload import PolicyWatch
 
 DRAIN_S: Final = 20.0
-"""Maximum time in seconds to finish the remaining binds at shutdown."""
+"""Timeout in seconds to finish the remaining binds at shutdown."""
 
 SHUTDOWN_S: Final = 2.0
-"""Maximum time in seconds for each step at shutdown, such as writing statuses and events."""
+"""Timeout in seconds of each shutdown step, such as writing statuses and events."""
 
 WRITES: Final = 8
-"""Maximum number of concurrent status patches, so that a slow webhook delays only some patches."""
+"""Maximum number of concurrent status patches; a slow webhook delays only some of them."""
 
 log = logging.getLogger(__name__)
 
@@ -66,14 +66,13 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    `policy` rereads the changed policy file. `solver` and `period_s` override the policy unless
-    None. `election` is None if this process is the only replica. `listen` lists the addresses that
-    serve health, and metrics unless `metrics` is given. `metrics` holds the settings of metrics
-    over TLS, or None for plain HTTP at `listen`. `node_labels` lists (label, value) pairs: the
-    scheduler uses only nodes with at least one of these labels. If `node_labels` is empty, the
-    scheduler uses all nodes. `reports_gangs` is true if the binds of a gang share one event on its
-    PodGroup, instead of one event on each pod. `max_grace_s` is the longest grace period of a
-    victim in seconds, or None for no limit.
+    `policy` reloads the policy file when it changes. `solver` and `period_s` override the policy
+    unless they are None. `election` is None if this process is the only replica. `listen` lists the
+    addresses that serve health, and also metrics if `metrics` is None; otherwise `metrics` holds
+    the settings of metrics over TLS. `node_labels` lists (label, value) pairs: the scheduler uses
+    only nodes with at least one of these labels, or all nodes if the list is empty. `reports_gangs`
+    is true if a gang's binds share one event on its PodGroup, instead of one event per pod.
+    `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
     """
 
     policy: PolicyWatch
@@ -106,7 +105,7 @@ async def run(settings: Settings) -> None:
 
 
 class SchedulerProcess:
-    """The components of a scheduler process; `run` starts and stops all components."""
+    """The components of a scheduler process; `run` starts and stops them."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()
@@ -122,7 +121,8 @@ class SchedulerProcess:
         def is_leading() -> bool:
             return leadership.is_leading
 
-        # Only a leader reports about the cluster, but every process reports about itself.
+        # Only a leader writes events about the cluster, but every process writes events about
+        # itself.
         self._events = EventRecorder(
             client,
             clock,
@@ -172,7 +172,7 @@ class SchedulerProcess:
         )
 
         write = make_writer(client, is_leading, cache, refused.record_success)
-        # Evictions wait for nominations, so other writes must not delay nominations.
+        # Evictions wait for nominations, so other writes must not delay them.
         self._writes, self._nominations = (
             WriteQueue(
                 write,

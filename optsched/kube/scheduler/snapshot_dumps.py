@@ -1,4 +1,4 @@
-"""Write snapshots into files, for debugging."""
+"""Write snapshots to files, for debugging."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Violation
 
 KEPT: Final = 20
-"""Number of dumps to keep for each `sort`; older dumps are deleted."""
+"""Number of dumps to keep of each `sort`; older dumps are deleted."""
 
 log = logging.getLogger(__name__)
 
 
 class SnapshotDumps:
-    """A writer of snapshots into a folder; implements `session.ports.Incidents`.
+    """Writes snapshots to a folder; implements `session.ports.Incidents`.
 
-    Only the owner of the folder can read its files, because snapshots hold objects of all tenants.
+    Only the folder's owner can read the files, because snapshots contain objects of all tenants.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Dump a snapshot and a plan that violates rules; returns the path, or empty on failure."""
+        """Dump a snapshot and a plan that violates rules; return the path, or empty on failure."""
         for violation in violations:
             log.error("plan not executed: %s", violation)
         path = self.dump(snapshot, "violation")
@@ -47,7 +47,7 @@ class SnapshotDumps:
         return str(path)
 
     def dump(self, snapshot: Snapshot, sort: str) -> Path | None:
-        """Write a snapshot as input of `optsched solve`; returns the path, or None on failure."""
+        """Write a snapshot as input for `optsched solve`; return its path, or None on failure."""
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"
         try:
@@ -64,5 +64,5 @@ class SnapshotDumps:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read; raises OSError for a symbolic link."""
+    """Open a file that only its owner can read; raises OSError if it is a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

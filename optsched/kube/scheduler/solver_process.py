@@ -1,4 +1,4 @@
-"""Start the solver process on demand, and restart a lost process, without blocking sessions."""
+"""Start the solver process on demand and restart a lost one, without blocking sessions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class SolverProcess(Solver, Protocol):
-    """A solver in a separate process, which must finish loading before the first solve."""
+    """A solver in a separate process, which must finish loading before its first solve."""
 
     def wait_until_ready(self) -> bool:
-        """Start the process if necessary, and return whether the process has become ready."""
+        """Start the process if necessary; return whether it became ready."""
 
     @property
     def pid(self) -> int | None:
-        """The id of the solver process, or None while there is no process."""
+        """The id of the solver process, or None if there is none."""
 
 
 class SolverSupervisor:
-    """A supervisor that keeps a solver process ready while `run` is active.
+    """Keeps a solver process ready while `run` is active.
 
-    A process that is still loading is not used. Such a process would exceed the time limit of its
-    first solve and be killed.
+    A process that is still loading is not used, because it would exceed the time limit of its first
+    solve and be killed.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:
@@ -47,7 +47,7 @@ class SolverSupervisor:
 
     @property
     def available(self) -> Solver | None:
-        """The solver, or None without a ready process; reading this property requests its start."""
+        """The solver, or None if no process is ready; reading this property requests its start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False

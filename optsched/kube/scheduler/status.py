@@ -1,8 +1,8 @@
 """Keep the statuses of PodGroups and queues up to date.
 
-`StatusTracker` compares the statuses after a session with the statuses on the server, and returns
-patches. `StatusTracker` does no I/O, reads no clock and examines only gangs that changed. Each
-patch is returned only once, unless the object on the server changes to a different state.
+After a session, `StatusTracker` compares the new statuses with those on the server and returns
+patches. It does no I/O, reads no clock and examines only gangs that changed. It returns a patch
+again only if the object on the server changes to another state.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULED: Final = "Scheduled"
 READY: Final = "tasks in gang are ready to be scheduled"
-"""The reason in Volcano's PodGroup condition Scheduled (plugins/gang)."""
+"""The reason of Volcano's PodGroup condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""Minimum interval between status writes when only the message of a condition changes."""
+"""Minimum interval between status writes if only a condition's message changes."""
 
 CONDITIONS_EVERY_MS: Final = 1_000
 """Minimum interval between writes of changed phases or conditions.
@@ -50,41 +50,41 @@ The first change is written immediately.
 """
 
 COUNTS_EVERY_MS: Final = 3_000
-"""Minimum interval between status writes when only the counts of pods change."""
+"""Minimum interval between status writes if only the pod counts change."""
 
 SETTLE_MS: Final = 2_000
-"""Milliseconds that a gang's status may wait while its pods start or end one by one."""
+"""Milliseconds for which a gang's status may be deferred while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
 """Minimum interval between status writes of a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
-"""Minimum interval between corrections of a queue status that another process has written.
+"""Minimum interval between corrections of a queue status that another process has overwritten.
 
-Two schedulers that share a queue must not overwrite the values of each other continually.
+Two schedulers that share a queue must not keep overwriting each other's values.
 """
 
 AGAIN_MS: Final = 30_000
-"""Delay in milliseconds before a refused status is written again."""
+"""Delay in milliseconds before a rejected status is written again."""
 
 MAX_CONFLICTS: Final = 3
 """Maximum number of quick retries after conflicts (409) within `AGAIN_MS`."""
 
 CONFLICT_MS: Final = 200
-"""Delay in milliseconds before a status is computed again after a conflict."""
+"""Delay in milliseconds before a status is recomputed after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds that a reason for lack of capacity must persist before replacing another reason."""
+"""Milliseconds for which a new reason for lack of capacity must persist before it is written."""
 
 _STARTED: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A snapshot after a session's plan was assumed, and the reasons why gangs are pending.
+    """A snapshot that includes a session's assumed plan, and the reasons why gangs are pending.
 
-    `reasons` holds the reason of each pending gang by key. `enqueued` holds the keys of gangs whose
-    pods may be created.
+    `reasons` maps the key of each pending gang to its reason. `enqueued` holds the keys of gangs
+    whose pods may be created.
     """
 
     snapshot: Snapshot
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """A merge patch of an object's status or annotations."""
+    """A merge patch for an object's status or annotations."""
 
     ref: Ref
     body: Raw
@@ -105,10 +105,9 @@ class StatusPatch:
 
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
-    """Return the patch for the status of a PodGroup, or None if the status is up to date.
+    """Return the patch for a PodGroup's status, or None if the status is up to date.
 
-    Conditions of types that this scheduler does not write are kept. The transition time of a
-    condition changes only with its status.
+    Conditions of other types are kept. A condition's transition time changes only with its status.
     """
     by_type = {condition.type: condition for condition in group.status.conditions}
     facts: list[PodGroupCondition] = []
@@ -152,10 +151,10 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
+    """Return the minimum time in ms between the previous status patch of a PodGroup and this one.
 
-    The phase Inqueue is written immediately, because controllers wait for this phase. Other status
-    changes may be collected into one patch.
+    The phase Inqueue is written immediately, because controllers wait for it. Other status changes
+    may be combined into one patch.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -170,11 +169,11 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
-    """Return the milliseconds that a status patch of a gang waits for likely further changes."""
+    """Return for how many ms a gang's status patch waits, because further changes are likely."""
     owner = group.meta.controller
     is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
     if is_of_job and status.phase is GangPhase.COMPLETED:
-        # The controller of the job is about to delete the PodGroup.
+        # The job controller is about to delete the PodGroup.
         return SETTLE_MS
     is_counted = status.phase.value in (group.status.phase, GangPhase.RUNNING.value)
     has_ended = status.succeeded + status.failed > 0
@@ -185,7 +184,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether the new status only replaces one reason for lack of capacity by another."""
+    """Return whether the new status only exchanges one reason for lack of capacity for another."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -202,7 +201,7 @@ def alternates(group: PodGroup, status: GangStatus) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The amounts that one gang adds to the status of its queue."""
+    """What one gang contributes to the status of its queue."""
 
     queue: str
     held: Mapping[str, int]
@@ -210,7 +209,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return a gang's contribution to its queue's status; no phase without a PodGroup."""
+    """Return a gang's contribution to its queue's status; without a PodGroup, it has no phase."""
     standing = [task for task in gang.tasks if task.status.is_standing]
     held: Mapping[str, int] = {}
     if standing:
@@ -221,13 +220,13 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
 
 @dataclass(slots=True)
 class Account:
-    """The allocation of a queue without its child queues, and its PodGroups by phase."""
+    """A queue's allocation without its child queues, and its number of PodGroups per phase."""
 
     held: Counter[str] = field(default_factory=Counter)
     phases: Counter[GangPhase] = field(default_factory=Counter)
 
     def add(self, share: Share, times: int) -> None:
-        """Add (`times` is 1) or subtract (`times` is -1) the contribution of a gang."""
+        """Add a gang's contribution (`times` is 1) or subtract it (`times` is -1)."""
         for name, amount in share.held.items():
             self.held[name] += times * amount
             if not self.held[name]:
@@ -252,7 +251,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return the allocation of each queue including its descendants; parent cycles are broken."""
+    """Return each queue's allocation including its descendants; stop at cycles of parents."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -265,7 +264,7 @@ def sum_with_descendants(
 
 
 def usage_patch(queue: str, usage: Usage) -> StatusPatch:
-    """Return the patch that stores the usage history of a queue."""
+    """Return the patch that stores a queue's usage history."""
     annotations = {USAGE: usage_text(usage)}
     return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": annotations}}, "")
 
@@ -285,7 +284,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch: the times since which the patch, phase and reason are due."""
+    """A deferred status patch, and since when the patch, its phase and its reason are due."""
 
     since_ms: int
     phase: GangPhase
@@ -296,7 +295,7 @@ class _Deferred:
 
 @dataclass(frozen=True, slots=True)
 class _TrackedGang:
-    """A gang's last status; `inputs` holds its inputs, or None if the status must be recomputed."""
+    """A gang's last status and its inputs; without `inputs`, the status must be recomputed."""
 
     inputs: _GangInputs | None
     share: Share
@@ -308,8 +307,8 @@ class _TrackedGang:
 class _QueueReport:
     """The last status of a queue.
 
-    `at_ms` is the time at which the status was last patched or found to be up to date. `written_ms`
-    is the time of the last patch.
+    `at_ms` is when the status was last patched or found up to date, `written_ms` when it was last
+    patched.
     """
 
     held: Mapping[str, int]
@@ -319,9 +318,9 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """A tracker that returns patches for changed statuses of gangs and queues.
+    """Returns patches for changed statuses of gangs and queues.
 
-    `due_ms` is the time at which deferred patches are due, or None without deferred patches.
+    `due_ms` is the time at which the next deferred patch is due, or None if there is none.
     """
 
     def __init__(self) -> None:
@@ -333,10 +332,10 @@ class StatusTracker:
         self._conflicts: dict[Ref, list[int]] = {}
 
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
-        """Record that the server refused a status, so that the status is written again.
+        """Record that the server rejected a status, so that it is written again.
 
-        The retry follows after `AGAIN_MS`. After a conflict (409) the retry follows after
-        `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
+        The retry follows after `AGAIN_MS`. After a conflict (409), it follows after `CONFLICT_MS`,
+        up to `MAX_CONFLICTS` times within `AGAIN_MS`.
         """
         pause_ms = AGAIN_MS
         if is_conflict:
@@ -430,7 +429,7 @@ class StatusTracker:
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
 
     def _add_share(self, share: Share, times: int) -> None:
-        """Add a gang's contribution to its queue's account; delete the account if empty."""
+        """Add a gang's contribution to its queue's account; delete the account if it is empty."""
         account = self._accounts.setdefault(share.queue, Account())
         account.add(share, times)
         if not account.held and not account.phases:

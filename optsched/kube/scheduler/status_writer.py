@@ -1,6 +1,6 @@
-"""Writes other than binds and evictions: status patches, built-in queues, gates, stranded claims.
+"""Writes other than binds and evictions: status patches, built-in queues, gates, claims.
 
-`RefusedWrites` handles writes that the API server refuses, for example because a webhook denies a
+`RefusedWrites` handles writes that the API server rejects, for example because a webhook denies a
 status.
 """
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An object to create unless an object with the same name exists."""
+    """An object to create, unless one with the same name exists."""
 
     ref: Ref
     body: Raw
@@ -64,8 +64,8 @@ def make_writer(
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
     `may_write` returns whether this process still leads; otherwise writes are dropped. `cache`
-    holds the known objects. Status patches for deleted objects and for pods that are not pending
-    are dropped. `on_success` is called after each successful write.
+    holds the known objects: status patches are dropped if their object was deleted or is a pod that
+    is not pending. `on_success` is called after each successful write.
     """
 
     async def write(_: Ref, what: Write) -> None:
@@ -96,7 +96,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a queue key for a write that must not replace a queued status write of its object."""
+    """Return a queue key for a write that must not replace a queued status write of the object."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
@@ -118,10 +118,10 @@ BUILTIN_QUEUES: Final = tuple(
 def shard_patch(
     sharding: Sharding, shards: Mapping[str, NodeShard], now_ms: int
 ) -> StatusPatch | None:
-    """Return the status patch of this scheduler's NodeShard, or None if its status is up to date.
+    """Return the status patch of this scheduler's NodeShard, or None if it is up to date.
 
-    `sharding` is the shard in the last session. `shards` holds the NodeShards on the server by
-    name.
+    `sharding` is the shard used in the last session. `shards` holds the server's NodeShards, keyed
+    by name.
     """
     shard, used = shards.get(sharding.name), sharding.nodes
     if shard is None or used is None:
@@ -136,15 +136,15 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Maximum number of remembered faults; a higher number makes all faults reported again."""
+"""Number of remembered faults at which all are forgotten and reported again."""
 
 
 class RefusedWrites:
-    """A handler of refused writes.
+    """Handles writes that the server rejects.
 
     One warning is logged per fault, until a write of the same kind in the same namespace succeeds.
-    A gang whose phase is refused gets no pods. Such a gang must not reserve a quota. The gang is
-    therefore excluded from scheduling, with longer delays for later refusals.
+    If a gang's phase is rejected, the gang gets no pods and must not reserve quota. It is therefore
+    excluded from scheduling, with a delay that grows with each rejection.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class RefusedWrites:
         counter: Counter,
         on_refusal: Callable[[Ref, KubeError], None] = lambda _ref, _error: None,
     ) -> None:
-        """`counter` counts refused writes by kind and reason.
+        """`counter` counts rejected writes by kind and reason.
 
-        `on_refusal` is called after each refusal.
+        `on_refusal` is called after each rejection.
         """
         self._cache = cache
         self._gang_backoff = gang_backoff
@@ -165,7 +165,7 @@ class RefusedWrites:
         self._faults: dict[tuple[Kind, str], set[str]] = {}
 
     def record_refusal(self, ref: Ref, error: KubeError) -> None:
-        """Report a refused write, and revoke the assumption that depends on the write."""
+        """Report a rejected write, and revoke the assumption that depends on it."""
         reason = error.label if isinstance(error, ApiError) else type(error).__name__
         self._counter.labels(ref.kind.kind, reason).inc()
         if len(self._faults) >= MAX_REMEMBERED:
@@ -181,5 +181,5 @@ class RefusedWrites:
         self._on_refusal(ref, error)
 
     def record_success(self, ref: Ref) -> None:
-        """Record a successful write, after which a new fault is reported again."""
+        """Record a successful write, after which new faults are reported again."""
         self._faults.pop((ref.kind, ref.namespace), None)

@@ -1,10 +1,9 @@
-"""Bind PersistentVolumeClaims once the nodes of their pods are chosen.
+"""Bind PersistentVolumeClaims once their pods' nodes are chosen.
 
-An existing volume is reserved for its claim (`spec.claimRef`). For a new volume, the annotation
-`volume.kubernetes.io/selected-node` of the claim names the node of the pod; provisioners wait for
-this annotation. Volume controllers then bind the claims. A gang is bound once all its claims are
-bound. Completed steps are skipped, so a restarted scheduler continues where the previous process
-stopped.
+An existing volume is reserved for its claim (`spec.claimRef`). To get a new volume, the pod's node
+is written to the claim's annotation `volume.kubernetes.io/selected-node`, which provisioners wait
+for. Volume controllers then bind the claims. A gang is bound once all its claims are bound.
+Completed steps are skipped, so a restarted scheduler continues where the previous process stopped.
 
 Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
@@ -50,11 +49,11 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 @dataclass(frozen=True, slots=True)
 class PendingVolumes:
-    """The claims that have to be bound before the pods of a gang are bound.
+    """The claims that must be bound before a gang's pods are bound.
 
-    `grants` holds the volumes or nodes that still have to be requested for claims. `used_on` maps
-    each unbound claim to the nodes that must reach its volume. `task_of` maps each unbound claim to
-    one task that uses the claim.
+    `grants` holds the volumes or nodes that must still be requested for claims. `used_on` maps each
+    unbound claim to the nodes from which its volume must be reachable. `task_of` maps each unbound
+    claim to one task that uses it.
     """
 
     grants: Sequence[VolumeGrant]
@@ -64,7 +63,7 @@ class PendingVolumes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A claim that was not bound, and the reason for the failure."""
+    """A claim that could not be bound, and the reason."""
 
     claim: str
     message: str
@@ -74,9 +73,9 @@ class Refusal:
 class VolumeBinderContext:
     """Dependencies of a volume binder.
 
-    `may_continue` returns whether this process still leads, and is called before every request.
-    `patience_s` returns the seconds that pods may wait for volumes, or None if the policy has no
-    volume plugin.
+    `may_continue` returns whether this process still leads; it is called before every request.
+    `patience_s` returns the number of seconds for which pods may wait for volumes, or None if the
+    policy has no volume plugin.
     """
 
     clock: Clock
@@ -86,11 +85,11 @@ class VolumeBinderContext:
 
 
 class Stopped(Exception):
-    """Raised when this process no longer leads; the next leader continues the work."""
+    """Raised if this process no longer leads; the next leader continues the work."""
 
 
 class VolumeBinder:
-    """A binder of the claims of gangs to volumes."""
+    """Binds the volume claims of gangs to volumes."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api
@@ -132,7 +131,7 @@ class VolumeBinder:
         if holders.short:
             return None
         for key, nodes in used_on.items():
-            # All nodes must reach the volume that is reserved for the claim already.
+            # All nodes must be able to reach the volume that is already reserved for the claim.
             held = self._under_way.get(key)
             volume = next((v for v in claims[key].volumes if held and v.name == held.volume), None)
             if volume is not None and volume.nodes is not None:
@@ -147,7 +146,7 @@ class VolumeBinder:
     # --- requests --------------------------------------------------------------------------------
 
     async def provision(self, pending: PendingVolumes) -> Refusal | None:
-        """Request volumes and wait until all claims are bound; returns the first refusal, or None.
+        """Request volumes and wait until all claims are bound; return the first refusal, or None.
 
         Raises Stopped if this process no longer leads.
         """
@@ -176,13 +175,13 @@ class VolumeBinder:
             self.cancel(pending)
 
     def cancel(self, pending: PendingVolumes) -> None:
-        """Discard the grants of a gang, so that their volumes are available to other claims."""
+        """Discard a gang's grants, so that the volumes are available to other claims."""
         for grant in pending.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Reserve a volume or select a node for a claim; returns the refusal, if any."""
+        """Reserve a volume or select a node for a claim; return the refusal, if any."""
         async with self._slots:
             for _ in range(TRIES):
                 if not self._context.may_continue():
@@ -200,9 +199,9 @@ class VolumeBinder:
         return Refusal(grant.claim, f"claim {grant.claim}: its volume could not be requested")
 
     async def _request_once(self, grant: VolumeGrant) -> str:
-        """Reserve a volume or select a node for a claim; returns the refusal, or an empty text.
+        """Reserve a volume or select a node for a claim; return why this failed, or empty.
 
-        Volumes are reserved like `GetBindVolumeToClaim` of kube-scheduler.
+        Volumes are reserved as in kube-scheduler's `GetBindVolumeToClaim`.
         """
         ref = ref_by_key(PERSISTENT_VOLUME_CLAIM, grant.claim)
         claim = await self._api.read(ref)
@@ -261,7 +260,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, pending: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty for a pending claim, None once bound."""
+        """Return why a claim will not be bound; empty while it is pending, None once bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
@@ -274,7 +273,7 @@ class VolumeBinder:
             if claim.selected_node == grant.node:
                 seen.add(claim.key)
                 return ""
-            # A provisioner that cannot provide a volume for the node removes the annotation.
+            # A provisioner that cannot provide a volume on the node removes the annotation.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         if claim.problem:
             return ""

@@ -1,9 +1,8 @@
-"""Sources of server certificates; also writes the trusted authority into webhook configurations.
+"""Sources of server certificates; also writes the trusted CA into webhook configurations.
 
-A server may sign its certificate with an authority in a Secret that all replicas share.
-Alternatively, another program, such as cert-manager, provides certificate files. API servers read
-the trusted authority from the webhook configurations. If a configuration lacks the authority, the
-server writes the authority again.
+A server may sign its own certificate with a CA in a Secret that all replicas share. Alternatively,
+another program, such as cert-manager, provides certificate files. API servers read the trusted CA
+from the webhook configurations. If a configuration loses the CA, the server writes it again.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 MAX_CONFLICTS: Final = 5
-"""The number of consecutive conflicts after which the caller has to retry, after a delay."""
+"""Number of consecutive conflicts after which the conflict is raised to the caller."""
 
 
 class CertificateError(OSError):
-    """Raised for files that lack a certificate, key or authority; the message names the files."""
+    """Raised if files lack a certificate, key or CA; the message names the files."""
 
 
 def _read_file(path: Path) -> bytes:
-    """Return the content of a file. An error names the file, also if `read` failed after `open`."""
+    """Return a file's content; an error names the file, even if reading fails after opening."""
     try:
         return path.read_bytes()
     except OSError as e:
@@ -62,7 +61,7 @@ def _read_file(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Credentials in files that another program renews; `authority` is None if unknown."""
+    """Credentials in files that another program renews; `authority` is None without a CA file."""
 
     certificate: Path
     key: Path
@@ -71,8 +70,8 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """Return the current credentials; the server calls this method periodically.
 
-        Raises CertificateError if a file cannot be read. Also raised if the authority is not a
-        certificate, because API servers would not trust the server.
+        Raises CertificateError if a file cannot be read. Also raises it if the CA file holds no
+        certificate, because API servers would then not trust the server.
         """
         trusted = _read_file(self.authority) if self.authority else b""
         certificate, key = _read_file(self.certificate), _read_file(self.key)
@@ -83,13 +82,13 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class SecretCredentials:
-    """Credentials in two Secrets; the first replica that finds a renewal due renews them.
+    """Credentials in two Secrets; the first replica that finds them due for renewal renews them.
 
-    One Secret holds the certificate and its key, the other Secret holds the authority and its key
+    One Secret holds the certificate and its key, the other the CA and its key
     (`authority_secret_ref`). A process that may read only the first Secret cannot sign
     certificates.
 
-    `names` holds the DNS names and IP addresses of the server.
+    `names` holds the server's DNS names and IP addresses.
     """
 
     api: Client
@@ -98,10 +97,10 @@ class SecretCredentials:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """Return the current credentials, renewed when due.
+        """Return the current credentials, and renew them if they are due.
 
         The server calls this method periodically. Raises KubeError if a Secret cannot be read or
-        written, also if other clients keep changing it.
+        written, or if other clients keep changing it.
         """
         conflicts = 0
         while True:
@@ -117,15 +116,14 @@ class SecretCredentials:
                 )
             now = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
             made, is_new = renew_credentials(held, self.names, now)
-            # Earlier versions kept all fields in one Secret, which is split into two Secrets.
+            # Earlier versions stored all fields in one Secret, which is now split into two Secrets.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica has written first, so this replica uses that replica's
-                # certificate.
+                # Another replica wrote first, so its certificate is used.
                 conflicts += 1
                 if conflicts == MAX_CONFLICTS:
                     raise
@@ -159,7 +157,7 @@ class SecretCredentials:
 
 
 def authority_secret_ref(ref: Ref) -> Ref:
-    """Return the Secret of the authority that signs the certificate in Secret `ref`."""
+    """Return the Secret of the CA that signs the certificate in Secret `ref`."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
 
 
@@ -168,7 +166,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _decode_base64(text: object) -> bytes:
-    """Return decoded bytes; empty if the field is missing or is not base64."""
+    """Decode base64; return empty bytes if the field is missing or not base64."""
     try:
         return b64decode(text) if isinstance(text, str) else b""
     except ValueError:
@@ -178,11 +176,11 @@ def _decode_base64(text: object) -> bytes:
 async def trust_authority(
     api: Client, refs: Sequence[Ref], authority: bytes, url: str = ""
 ) -> None:
-    """Write a trusted authority into webhook configurations.
+    """Write the trusted CA into webhook configurations.
 
-    If `url` is not empty, this address of the server replaces the Service in the configurations. A
-    configuration that does not exist is skipped. Raises KubeError for other errors of the API
-    server, and if other clients keep changing a configuration.
+    If `url` is not empty, the configurations call this server address instead of the Service.
+    Configurations that do not exist are skipped. Raises KubeError on other API server errors, or if
+    other clients keep changing a configuration.
     """
     for ref in refs:
         try:
@@ -221,14 +219,14 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
 class ServedCertificate:
     """A server's TLS context and its credentials.
 
-    `tls` is the TLS context, in which new connections use the latest credentials. `credentials`
-    holds the credentials in use, or None before the first call of `present`.
+    New connections of the TLS context `tls` use the latest credentials. `credentials` holds the
+    credentials in use, or None before `present` is first called.
     """
 
     def __init__(self, server: str, on_expiry: Callable[[datetime], None] = lambda _: None) -> None:
-        """`server` is the name of the server in log messages.
+        """`server` is the server's name in log messages.
 
-        `on_expiry` is called with the expiry time of each certificate that is used from now on.
+        `on_expiry` is called with the expiry time of each certificate that comes into use.
         """
         self.tls = server_context()
         self.credentials: Credentials | None = None
@@ -236,9 +234,9 @@ class ServedCertificate:
         self._on_expiry = on_expiry
 
     def present(self, credentials: Credentials) -> None:
-        """Use credentials for new connections.
+        """Use the credentials for new connections.
 
-        Raises ValueError or OSError for invalid credentials; the previous credentials stay in use.
+        Raises ValueError or OSError if the credentials are invalid; the previous ones stay in use.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials
@@ -246,7 +244,7 @@ class ServedCertificate:
         self._on_expiry(ends)
 
     async def load_files(self, files: CertificateFiles) -> None:
-        """Load a certificate from files, unless the certificate is in use already.
+        """Load a certificate from files, unless it is already in use.
 
         Raises CertificateError if the files cannot be read or contain no certificate.
         """

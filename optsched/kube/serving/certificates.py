@@ -1,8 +1,7 @@
-"""Certificates that a server signs with its own authority.
+"""Certificates that a server signs with its own CA.
 
-Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days.
-Authorities and certificates are replaced well before their expiry. A replaced authority stays
-trusted until its expiry.
+Keys are EC P-256. A CA is valid for ten years, and a server certificate for ninety days. Both are
+replaced well before they expire. A replaced CA stays trusted until it expires.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ AUTHORITY_NAME: Final = "optsched-admission"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The certificate of a server and the authority that its clients should trust, all in PEM.
+    """A server certificate and the CA that its clients should trust, all in PEM.
 
-    `authority` holds the trusted certificates, starting with the signing certificate.
+    `authority` holds the trusted certificates; the first one signed the server certificate.
     `authority_key` is empty if another program signs the certificate.
     """
 
@@ -47,10 +46,10 @@ class Credentials:
 def renew_credentials(
     held: Credentials | None, names: Sequence[str], now: datetime
 ) -> tuple[Credentials, bool]:
-    """Return credentials for a server, and whether the credentials are new.
+    """Return credentials for a server, and whether they are new.
 
-    `names` holds DNS names and IP addresses. The previous credentials are kept if the credentials
-    are readable, keys match, all names are covered, and no expiry is near.
+    `names` holds DNS names and IP addresses. Existing credentials are kept if they are readable,
+    the keys match, all names are covered, and no expiry is near.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -58,7 +57,7 @@ def renew_credentials(
     if held and authority:
         trusted = held.authority
     else:
-        # A replaced authority stays trusted until its expiry.
+        # A replaced CA stays trusted until it expires.
         try:
             known = x509.load_pem_x509_certificates(held.authority) if held else []
         except ValueError:
@@ -72,7 +71,7 @@ def renew_credentials(
 
 
 def is_authority(pem: bytes) -> bool:
-    """Return whether a PEM text contains only readable certificates, and at least one."""
+    """Return whether the PEM text contains at least one certificate, and all are readable."""
     try:
         return bool(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -80,7 +79,7 @@ def is_authority(pem: bytes) -> bool:
 
 
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
-    """Use credentials for new connections, and return the expiry time of the certificate.
+    """Use the credentials for new connections, and return the certificate's expiry time.
 
     Raises ValueError or OSError if the certificate and the key cannot be read or do not match. The
     context then keeps its previous certificate and key.
@@ -91,22 +90,22 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # Loading a key that does not match directly into the context would replace only the
-        # certificate in use.
+        # If a key that does not match were loaded directly into the context, only the certificate
+        # in use would be replaced.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
 
 
 def server_context() -> ssl.SSLContext:
-    """Return a TLS context for servers with TLS 1.2 or newer, without a certificate."""
+    """Return a server TLS context for TLS 1.2 or newer, without a certificate."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     return tls
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the existing signing authority, or None if invalid or about to expire."""
+    """Return the existing signing CA, or None if it is invalid or expires soon."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):
@@ -117,7 +116,7 @@ def _authority(held: Credentials, now: datetime) -> Authority | None:
 
 
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Return whether a server's existing credentials are still usable for these names."""
+    """Return whether a server's existing credentials can still be used for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)

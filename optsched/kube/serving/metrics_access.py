@@ -1,6 +1,6 @@
-"""Authorization of metrics readers by TokenReview and SubjectAccessReview.
+"""Authorize clients that read metrics, by TokenReview and SubjectAccessReview.
 
-Readers need the same permission as in controller-runtime (pkg/metrics/filters,
+They need the same permission as in controller-runtime (pkg/metrics/filters,
 `WithAuthenticationAndAuthorization`): the verb `get` on the nonResourceURL `/metrics`.
 """
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""Seconds for which a positive review is cached; controller-runtime caches tokens as long."""
+"""Seconds for which a positive review is cached, as long as controller-runtime caches tokens."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
-"""Maximum time in seconds for the API server's two reviews of a token."""
+"""Timeout in seconds for the two reviews of a token by the API server."""
 
 MAX_REVIEWS: Final = 4
-"""Maximum number of concurrent reviews; further requests are refused with 503."""
+"""Maximum number of concurrent reviews; further requests get status 503."""
 
 MAX_CACHED: Final = 256
-"""Number of recent verdicts that each cache keeps at least; a cache keeps at most twice as many."""
+"""Number of recent verdicts that each cache keeps; it may hold up to twice as many."""
 
 _MAX_TOKEN: Final = 8192
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The response to a metrics reader: an HTTP status, and a message if access is refused."""
+    """The response to a metrics request: an HTTP status, and the reason if access is denied."""
 
     status: HTTPStatus
     text: str = ""
@@ -64,10 +64,10 @@ _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
 
 class MetricsAccess:
-    """An authorizer of metrics readers, which caches each verdict for a short time.
+    """Authorizes metrics requests, and caches each verdict for a short time.
 
-    Refusals have a separate cache, so that unknown tokens do not displace verdicts on allowed
-    tokens. The caches hold only hashes of tokens.
+    Denials have a separate cache, so that unknown tokens do not displace allowed tokens. The caches
+    hold only token hashes.
     """
 
     def __init__(self, api: Client, clock: Clock) -> None:
@@ -79,7 +79,7 @@ class MetricsAccess:
         self._is_failing = False
 
     async def authorize(self, authorization: str) -> Verdict:
-        """Return the verdict on a metrics request with this Authorization header."""
+        """Return the verdict on a metrics request with the given Authorization header."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token.isascii() or not token.isprintable():
@@ -101,7 +101,7 @@ class MetricsAccess:
         return await asyncio.shield(self._reviews[key])
 
     async def _review(self, key: bytes, token: str) -> Verdict:
-        """Return the API server's verdict on a token, and cache the verdict."""
+        """Return the API server's verdict on a token, and cache it."""
         try:
             async with asyncio.timeout(REVIEW_S):
                 found = await review(self._api, TOKEN_REVIEW, {"token": token})

@@ -1,6 +1,6 @@
-"""Serve health and metrics of a process over HTTP, or metrics on a separate address over TLS.
+"""Serve a process's health and metrics over HTTP, or its metrics over TLS on another address.
 
-Health requests require no authorization and never wait for the API server, TLS or metrics readers.
+Health requests need no authorization and never wait for the API server, TLS or metrics requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
-"""Returns the metrics with the given names, or all metrics, in Prometheus' text format."""
+"""Returns the metrics with the given names, or all metrics, in the Prometheus text format."""
 
 
 HEALTH: Final = "/healthz"
@@ -39,9 +39,9 @@ READY: Final = "/readyz"
 
 
 class ProcessMetrics:
-    """A factory of metrics in a separate registry.
+    """Creates metrics in a registry of their own.
 
-    The parameter `meaning` of its methods is a help text without a full stop.
+    `meaning`, a parameter of several methods, is a help text without a full stop.
     """
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class ProcessMetrics:
         return Counter(name, f"{meaning}.", labels, registry=self.registry)
 
     def gauge(self, name: str, meaning: str) -> Gauge:
-        """Return a new gauge in the registry of the process."""
+        """Return a new gauge in the process's registry."""
         return Gauge(name, f"{meaning}.", registry=self.registry)
 
     def histogram(
         self, name: str, meaning: str, buckets: Sequence[float], *labels: str
     ) -> Histogram:
-        """Return a new histogram in the registry of the process."""
+        """Return a new histogram in the process's registry."""
         return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
 
     def exposition(self, names: Collection[str] = ()) -> bytes:
-        """Return the metrics with the given names, or all metrics, in Prometheus' text format."""
+        """Return the metrics with these names, or all metrics, in the Prometheus text format."""
         if not names:
             return generate_latest(self.registry)
         return generate_latest(self.registry.restricted_registry(names))
@@ -72,19 +72,19 @@ class Probes(Protocol):
     """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return the reason why this process has to be restarted; empty if the process works."""
+        """Return the reason why this process must be restarted; empty if it works."""
 
     def unready(self) -> str:
-        """Return the reason why this process is not ready; empty if the process is ready."""
+        """Return the reason why this process is not ready; empty if it is ready."""
 
 
 @asynccontextmanager
 async def serve(
     addresses: Iterable[Address], probes: Probes, exposition: Exposition | None
 ) -> AsyncIterator[tuple[Address, ...]]:
-    """Serve /healthz, /readyz and /metrics; yields the bound addresses.
+    """Serve /healthz, /readyz and /metrics; yield the bound addresses.
 
-    `exposition` returns the metrics, or is None if another address serves /metrics. Raises OSError
+    `exposition` returns the metrics; it is None if another address serves /metrics. Raises OSError
     if an address cannot be bound.
     """
 
@@ -108,9 +108,10 @@ async def serve(
 
 
 async def respond_with_metrics(exposition: Exposition, request: web.Request) -> web.Response:
-    """Return metrics in Prometheus' text format as the response to a request.
+    """Respond to a request with metrics in the Prometheus text format.
 
-    As in Prometheus' own clients, `name[]` in the query selects metrics and may be repeated.
+    As in the official Prometheus clients, `name[]` in the query selects a metric and may be
+    repeated.
     """
     body = exposition(request.query.getall("name[]", []))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -121,7 +122,7 @@ POLL_S: Final = 5.0
 
 KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
-"""Seconds that open requests may take at shutdown."""
+"""Seconds within which open requests must end at shutdown."""
 
 LIMITS: Final = ConnectionLimits(connections=32)
 
@@ -135,9 +136,9 @@ class SecureMetrics:
     place
         Address on which metrics are served.
     files
-        The certificate and its key, reloaded after a change.
+        The certificate and its key; reloaded after a change.
     needs_rights
-        True if readers must send a token whose user may get the nonResourceURL /metrics.
+        True if clients must send a token whose user may get the nonResourceURL /metrics.
     """
 
     place: Address
@@ -147,7 +148,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ServingAddresses:
-    """Addresses of health and metrics; `metrics` is None if `health` also serves metrics."""
+    """Addresses that serve health and metrics; `metrics` is None if `health` serves both."""
 
     health: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
@@ -155,7 +156,7 @@ class ServingAddresses:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """Bound addresses of a process; `metrics` is None if `health` also serves metrics."""
+    """The bound addresses of a process; `metrics` is None if `health` serves both."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None
@@ -177,8 +178,8 @@ async def serve_process(
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
-    `api` is the client that authorizes metrics readers if required. Raises OSError if an address
-    cannot be bound or a certificate cannot be used.
+    `api` is the client that authorizes metrics requests if authorization is required. Raises
+    OSError if an address cannot be bound or a certificate cannot be used.
     """
     secure = listening.metrics
     async with AsyncExitStack() as stack:
@@ -202,7 +203,7 @@ async def _serve_over_tls(
     access: MetricsAccess | None,
     timing: Timing,
 ) -> AsyncIterator[Address]:
-    """Serve metrics while the context is open; `access` is None if every reader is allowed."""
+    """Serve metrics while the context is open; `access` is None if every client may read them."""
     certificate = ServedCertificate("metrics")
     await certificate.load_files(secure.files)
 

@@ -1,9 +1,10 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
-aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
-that connect and send nothing could block the API servers. At the limit, a new client replaces a
-connection of the address with the most connections, so that one client cannot block the others. A
-connection whose request is being processed is kept, so that other clients cannot end this request.
+aiohttp does not limit the number of connections and allows a minute for a handshake. Without
+limits, clients that connect and send nothing could lock out the API servers. At the limit, a new
+client replaces a connection of the client address with the most connections, so no client can lock
+out the others. A connection whose request is being processed is kept, so other clients cannot abort
+the request.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Address:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is empty, an IP address or a DNS name."""
+    """Return whether the text is empty, an IP address or a DNS name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -57,9 +58,9 @@ def is_host(text: str) -> bool:
 class ConnectionLimits:
     """Limits of a listener.
 
-    `connections` is the maximum number of open connections. `handshake_s` is the timeout of the TLS
-    handshake in seconds. `header_s` is the maximum time in seconds from the handshake to the end of
-    the first request header.
+    `connections` is the maximum number of open connections. `handshake_s` is the timeout of a TLS
+    handshake in seconds. `header_s` is the timeout in seconds from the handshake until the first
+    request header is complete.
     """
 
     connections: int = 256
@@ -68,7 +69,7 @@ class ConnectionLimits:
 
 
 class Stage(IntEnum):
-    """What a connection does; a connection in an earlier stage is replaced first."""
+    """The state of a connection; a connection in a lower stage is replaced first."""
 
     SILENT = 0
     """The client has sent no request yet."""
@@ -77,14 +78,14 @@ class Stage(IntEnum):
     RECEIVING = 2
     """The body of a request is being received."""
     PROCESSING = 3
-    """A request has been received, and its response is not ready."""
+    """A request was received, and its response is not ready."""
 
 
 @contextmanager
 def hold_stage(transport: asyncio.BaseTransport | None, stage: Stage) -> Iterator[None]:
-    """Set the stage of a connection of a `listen` while the context is open.
+    """Set the stage of a connection that `listen` accepted, while the context is open.
 
-    `transport` is the transport of the connection. Transports of other servers are ignored.
+    `transport` belongs to the connection. Transports of other servers are ignored.
     """
     protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
     if not isinstance(protocol, _Connection):
@@ -104,13 +105,13 @@ async def listen(
     make_protocol: Callable[[], asyncio.Protocol],
     limits: ConnectionLimits,
 ) -> AsyncIterator[Address]:
-    """Accept connections while the context is open; yields the bound address.
+    """Accept connections while the context is open; yield the bound address.
 
-    Beyond the limit, a new connection replaces a connection of the address that has the most
-    replaceable connections: the oldest in the earliest stage (see `Stage`). A connection whose
+    At the limit, a new connection replaces a connection of the client address that has the most
+    replaceable connections: the oldest one in the lowest stage (see `Stage`). A connection whose
     request is being processed is replaceable only if its address has more than half of all
-    connections. A client whose own address has the most replaceable connections only replaces its
-    own connections without a request. Without a connection to replace, the new connection is
+    connections. If the new client's own address has the most replaceable connections, only its own
+    connections without a request are replaced. If no connection can be replaced, the new one is
     refused. Raises OSError if the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
@@ -138,11 +139,11 @@ class _ConnectionTable:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Add a connection if the limit allows, and return whether the connection was added."""
+        """Add a connection if the limit allows it; return whether it was added."""
         limit, peer = self.limits.connections, connection.peer
         if len(self.open) >= limit:
             totals = Counter(each.peer for each in self.open)
-            # Without the second condition, one client could keep all connections in this stage.
+            # Without the second condition, one client could hold all connections in this stage.
             replaceable = [
                 each
                 for each in self.open
@@ -164,7 +165,7 @@ class _ConnectionTable:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: a TLS handshake, then the protocol of the server."""
+    """One connection: first a TLS handshake, then the server's protocol."""
 
     def __init__(self, table: _ConnectionTable) -> None:
         self._table = table
@@ -174,7 +175,7 @@ class _Connection(asyncio.Protocol):
         self._early: list[bytes] = []
         self._seen = b""
         self.peer = ""
-        """The address of the client, without its port."""
+        """The client's address without the port."""
         self.stage = Stage.SILENT
 
     def abort(self) -> None:
@@ -237,7 +238,7 @@ class _Connection(asyncio.Protocol):
     # --- steps -----------------------------------------------------------------------------------
 
     async def _secure(self, plain: asyncio.Transport) -> None:
-        """Run the TLS handshake, then start the protocol of the server."""
+        """Perform the TLS handshake, then start the server's protocol."""
         table, loop = self._table, asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(
@@ -249,7 +250,7 @@ class _Connection(asyncio.Protocol):
                 ssl_shutdown_timeout=table.limits.handshake_s,
             )
         except OSError:
-            # The client does not use TLS, has closed the connection or is too slow.
+            # The client does not use TLS, closed the connection or is too slow.
             secured = None
         if secured is None or self not in table.open:
             table.open.pop(self, None)

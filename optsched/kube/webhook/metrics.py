@@ -12,9 +12,9 @@ _SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
 class WebhookMetrics(ProcessMetrics):
     """The metrics of one webhook process.
 
-    `second_looks` counts the denials for which objects were read again, by path. `watch_failures`
-    counts failed lists and watches, by resource. `expiry` is the time in epoch seconds at which the
-    certificate in use expires.
+    `second_looks` counts, by path, the denials that were checked again with freshly read objects.
+    `watch_failures` counts failed lists and watches by resource. `expiry` is the Unix time in
+    seconds at which the certificate in use expires.
     """
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class WebhookMetrics(ProcessMetrics):
         )
 
     def reviewed(self, path: str, result: str, seconds: float) -> None:
-        """Record an answered request by its result, such as allowed, denied, malformed or busy."""
+        """Record a review by its result, such as allowed, denied, malformed or busy."""
         self._reviews.labels(path, result).inc()
         self._seconds.labels(path).observe(seconds)
 
     def config_read(self, problem: str) -> None:
-        """Record a changed resource groups file; `problem` is empty if its content is valid."""
+        """Record that the resource groups file changed; `problem` is empty if it is valid."""
         self._config_reads.labels("rejected" if problem else "read").inc()
         self._config_rejected.set(bool(problem))

@@ -1,4 +1,4 @@
-"""The process of the webhook: its components, its start and its stop."""
+"""The webhook process: its components, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONFIG_POLL_S: Final = 5.0
 
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
-"""Seconds that open requests may take at shutdown."""
+"""Seconds within which open requests must end at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ class Settings:
     place
         The address that serves reviews.
     listen
-        The addresses that serve health, and metrics unless `metrics` is given.
+        The addresses that serve health, and also metrics if `metrics` is None.
     metrics
-        The settings of metrics over TLS, or None for plain HTTP at `listen`.
+        The settings of metrics over TLS, or None to serve metrics over HTTP at `listen`.
     files
-        Credentials that another program renews, or None if the server signs the certificate itself.
+        Credentials that another program renews, or None if the server signs its own certificate.
     secret, names
-        The Secret of self-signed credentials, and their DNS names and IP addresses.
+        The Secret of the self-signed credentials, and the server's DNS names and IP addresses.
     service_name
-        The Service of the webhook; the names of the webhook configurations derive from its name.
+        The webhook's Service; the names of the webhook configurations are derived from its name.
     url
         The address that API servers call instead of the Service.
     config
-        The resource groups file, reloaded after a change, or None without such a file.
+        The resource groups file, reloaded after a change, or None if there is no such file.
     grace_s
-        Seconds to keep answering after a signal, while clients move to other replicas.
+        Seconds for which reviews are still answered after a signal, while clients switch replicas.
     """
 
     services: Sequence[Service]
@@ -109,7 +109,7 @@ async def run(settings: Settings) -> None:
 
 
 class WebhookProcess:
-    """The components of a webhook process, and its probes."""
+    """The components of a webhook process, and its health probes."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings
@@ -202,19 +202,19 @@ class WebhookProcess:
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Poll the resource groups file, if the settings name such a file."""
+        """Poll the resource groups file, if one is configured."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_POLL_S)
             self._config.poll()
 
     async def _keep_trust(self) -> None:
-        """Renew the certificate when due, and keep its authority in the webhook configurations."""
+        """Renew the certificate when due, and keep its CA in the webhook configurations."""
         while True:
             pause_s = POLL_S
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
-                # The certificate in use remains valid for weeks, so the renewal is retried later.
+                # The certificate in use is valid for weeks, so the renewal can be retried later.
                 log.warning("certificate or webhook configurations not renewed: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
@@ -224,7 +224,7 @@ class WebhookProcess:
             return
         credentials = await self._source.credentials()
         if credentials.authority:
-            # API servers have to trust a new authority before its certificate is served.
+            # API servers must trust a new CA before a certificate that it signed is served.
             name = self._settings.service_name
             refs = [configuration_ref(service, name) for service in self._settings.services]
             await trust_authority(self._client, refs, credentials.authority, self._settings.url)
@@ -234,15 +234,15 @@ class WebhookProcess:
 
 
 class ResourceGroupsFile:
-    """Settings that include the resource groups of a file.
+    """Review settings that include the resource groups from a file.
 
-    `settings` holds the settings of reviews, with the resource groups of the last valid content.
+    `settings` holds the review settings, with the resource groups from the last valid file content.
     `on_verdict` is called after each change of the file, with the mistake in the file, or with an
-    empty text if the file is valid.
+    empty string if the file is valid.
     """
 
     def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
-        """Read the resource groups file; raises OSError or ValueError on failure."""
+        """Read the resource groups file; raises OSError or ValueError if it cannot be used."""
         self._path = path
         self._on_verdict = on_verdict
         self._seen = path.read_text("utf-8")
@@ -250,7 +250,7 @@ class ResourceGroupsFile:
         self.settings = replace(settings, resource_groups=groups)
 
     def poll(self) -> None:
-        """Reload a changed resource groups file; each mistake is reported once."""
+        """Reload the resource groups file if it changed; each mistake is reported once."""
         try:
             content = self._path.read_text("utf-8")
         except (OSError, ValueError) as e:

@@ -1,9 +1,9 @@
 """Admission reviews over HTTPS; every error fails closed.
 
-The HTTP status is 400 for a body that is not an AdmissionReview, and 408 for a body that does not
-arrive. The HTTP status is 413 for a body that is too large, and 415 for a body that is not JSON. An
-internal error is a denial. Until all kinds are listed, the HTTP status is 503. An API server treats
-the status 503 as a denial, because the webhooks have the failure policy Fail.
+The HTTP status is 400 for a body that is not an AdmissionReview, 408 for a body that does not
+arrive, 413 for a body that is too large, and 415 for a body that is not JSON. An internal error
+denies the request. Until all kinds are listed, the status is 503. API servers treat this status as
+a denial, because the webhooks have the failure policy Fail.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ log = logging.getLogger(__name__)
 MAX_BODY: Final = 8 * 2**20
 """Maximum size of a review in bytes.
 
-The review of an update contains the old and the new object, both with escapes. etcd accepts 1.5 MiB
+The review of an update contains the old and the new object, both JSON-escaped. etcd accepts 1.5 MiB
 for the old object, and an API server accepts 3 MiB for the new object. With Volcano's limit of 3
 MiB, the largest objects could be created but not updated.
 """
 
 KEEPALIVE_S: Final = 120.0
-"""Seconds that a connection may be idle; API servers keep idle connections for 90 s."""
+"""Seconds after which an idle connection is closed; API servers keep idle connections for 90 s."""
 
 LINGERING_S: Final = 1.0
 """Seconds for which the rest of a body is read after an early response."""
 MAX_ROUNDS: Final = 4
-"""Maximum number of reviews of one request; each answer may require another review."""
+"""Maximum number of review rounds per request; an answer may require another round."""
 
 MAX_QUESTIONS: Final = 64
-"""Maximum number of questions of one review, not counting questions about pod templates."""
+"""Maximum number of questions in one review, not counting questions about pod templates."""
 
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
-"""Seconds that the API server may take to answer all questions of one request.
+"""Seconds within which the API server must answer all questions about one request.
 
-The API server that sent the review times out after `TIMEOUT_S`. With a limit shorter than
-`TIMEOUT_S`, the user sees a denial with a reason instead of a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. With a shorter limit, the user sees
+a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -86,7 +86,7 @@ _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
 
 SMALL: Final = 64 * 2**10
-"""Maximum size of a small body in bytes; most jobs have a tenth of this size."""
+"""Maximum size in bytes of a small body; most jobs are ten times smaller."""
 MAX_BYTES: Final = 24 * 2**20
 """Maximum total size in bytes of large bodies that are read or reviewed concurrently."""
 
@@ -95,7 +95,7 @@ _R = TypeVar("_R")
 
 
 class MemoryBudget:
-    """An amount of memory that callers reserve in order of arrival."""
+    """A fixed amount of memory, which callers reserve in order of arrival."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -103,7 +103,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Wait until an amount is available; the amount is reserved while the context is open."""
+        """Reserve an amount, after waiting until it is available, while the context is open."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -133,7 +133,7 @@ class MemoryBudget:
 
 
 class ReviewThreads:
-    """The thread pools in which reviews run."""
+    """The thread pools that run reviews."""
 
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(2, "review")
@@ -142,7 +142,7 @@ class ReviewThreads:
 
     @asynccontextmanager
     async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:
-        """Reserve memory for a large body; small bodies require no reservation."""
+        """Reserve memory for a large body; small bodies need no reservation."""
         if num_bytes <= SMALL:
             yield
             return
@@ -152,7 +152,7 @@ class ReviewThreads:
     async def run(
         self, num_bytes: int, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs
     ) -> _R:
-        """Run a call in the thread pool for bodies of this size."""
+        """Run a call in the thread pool for bodies of the given size."""
         lane = self._small if num_bytes <= SMALL else self._large
         future = lane.submit(call, *args, **kwargs)
         return await asyncio.wrap_future(future)
@@ -160,9 +160,9 @@ class ReviewThreads:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """A reviewer that checks requests against watched objects.
+    """Checks requests against watched objects.
 
-    Denied requests are checked again against freshly read objects.
+    A denied request is checked again against freshly read objects.
 
     `settings` returns the current settings, because the settings file may change.
     """
@@ -178,10 +178,11 @@ class Reviewer:
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Return the final response to a request, after the necessary requests to the API server.
+        """Answer a review's questions by requests to the API server; return the final response.
 
-        A review may need access reviews, reads of objects, and dry runs of pod templates. The pod
-        templates of a denied request are still validated, so that users see all mistakes together.
+        A review may need access reviews, object reads, and dry runs of pod templates. The pod
+        templates of a denied request are still validated, so that users see all mistakes at the
+        same time.
         """
         known: dict[Question, Any] = {}
         for _ in range(MAX_ROUNDS):
@@ -225,7 +226,7 @@ class Reviewer:
                 return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
-        """Return the HTTP response to a body, and the result of the review for metrics."""
+        """Return the HTTP response to a review, and the result for metrics."""
         if self.world.unsynced():
             return _plain(503, "not ready: the cluster has not been listed yet"), "unready"
         read = await self.lanes.run(len(body), self._read, service, body)
@@ -237,7 +238,7 @@ class Reviewer:
                 response = await self._answer_questions(service, request, response, len(body))
                 if response.rests_on:
                     # A client may submit a job right after its queue, before the watch delivers the
-                    # queue. The objects behind a denial are therefore read again.
+                    # queue. The objects that caused the denial are therefore read again.
                     self.metrics.second_looks.labels(service.path).inc()
                     if await self.world.refresh_objects(self.api, response.rests_on):
                         again = await self.lanes.run(len(body), self._review, service, request)
@@ -263,7 +264,7 @@ class Reviewer:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
-        # A template that the server has accepted before needs no dry run.
+        # A template that the server accepted before needs no dry run.
         request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
@@ -278,7 +279,7 @@ class Reviewer:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """The HTTP status and text for a body that is not an AdmissionReview."""
+    """The HTTP status and text of the response to a body that is not an AdmissionReview."""
 
     status: int
     text: str
@@ -290,7 +291,7 @@ _BROKEN: Final = Response(("this object cannot be reviewed: see the log of the w
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """Return an app that serves the paths of services.
+    """Return an app that serves the paths of the services.
 
     `body_s` is the timeout in seconds for receiving a body.
     """
@@ -308,10 +309,10 @@ async def serve_reviews(
     ending_s: float,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
 ) -> AsyncIterator[Address]:
-    """Serve over TLS while the context is open; yields the bound address.
+    """Serve over TLS while the context is open; yield the bound address.
 
-    `ending_s` is the time in seconds that open requests may take at shutdown. Raises OSError if the
-    address cannot be bound.
+    `ending_s` is the time in seconds within which open requests must end at shutdown. Raises
+    OSError if the address cannot be bound.
     """
     runner = web.AppRunner(
         app,
@@ -333,7 +334,7 @@ async def serve_reviews(
 async def _handle(
     service: Service, reviewer: Reviewer, body_s: float, http: web.Request
 ) -> web.StreamResponse:
-    """Return the HTTP response to a review, and record its result and its duration."""
+    """Return the HTTP response to a review, and record the result and the duration."""
     began = reviewer.clock.monotonic()
     result = "malformed"
     try:

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MAX_CACHED: Final = 4096
-"""Maximum number of accepted templates to remember, by digest."""
+"""Maximum number of accepted templates to remember, by their digests."""
 
 CACHED_S: Final = 600.0
-"""Seconds to remember an accepted template, because an upgraded API server may decide otherwise."""
+"""Seconds for which an accepted template is remembered; an upgraded server may reject it later."""
 
 MAX_DRY_RUNS: Final = 32
-"""Maximum number of concurrent dry runs of all reviews."""
+"""Maximum number of concurrent dry runs in all reviews together."""
 
 MAX_DRY_RUNS_OF_REVIEW: Final = 8
-"""Maximum number of concurrent dry runs of one review, so that large jobs block no others."""
+"""Maximum number of concurrent dry runs in one review, so that large jobs do not block others."""
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
-    """Verdicts on templates that the API server accepted; any thread may read the verdicts."""
+    """Verdicts on the templates that the API server accepted; safe to read from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,14 +46,14 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Yield nothing, because the cache holds only digests of pod templates."""
+        """Yield nothing, because the cache holds only template digests."""
         return iter(())
 
     def __len__(self) -> int:
         return len(self._verdicts)
 
     def add(self, question: TemplateQuestion, verdict: TemplateVerdict) -> None:
-        """Remember a verdict for `CACHED_S`; beyond `MAX_CACHED` the oldest is dropped."""
+        """Remember a verdict for `CACHED_S`; beyond `MAX_CACHED` verdicts, drop the oldest."""
         self._verdicts[question.digest] = (self._clock.monotonic() + CACHED_S, verdict)
         self._verdicts.move_to_end(question.digest)
         if len(self._verdicts) > MAX_CACHED:
@@ -61,13 +61,13 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
 
 
 class TemplateValidator:
-    """A validator of pod templates by dry runs on the API server.
+    """Validates pod templates by dry runs on the API server.
 
-    Each request is a dry run that creates a PodTemplate, so that no object is stored. Webhooks of
-    this project do not review PodTemplates, so no review waits for another review.
+    A dry run creates a PodTemplate without storing it. This project's webhooks do not review
+    PodTemplates, so no review waits for another review.
 
-    `namespace` is a namespace in which this process may create PodTemplates. The result of a
-    validation does not depend on the namespace.
+    `namespace` is a namespace in which this process may create PodTemplates; it does not affect the
+    result.
     """
 
     def __init__(self, api: Client, namespace: str, clock: Clock) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class LiveWorld:
     """A `World` that is kept up to date while the coroutines of `watches` run.
 
-    Any thread may read this world; each call sees a consistent state of one kind.
+    It is safe to read from any thread; each call sees a consistent state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
@@ -77,7 +77,7 @@ class LiveWorld:
     # --- watches ---------------------------------------------------------------------------------
 
     def unsynced(self) -> list[str]:
-        """Return the names of the kinds that have not been listed yet."""
+        """Return the plural names of the kinds that have not been listed yet."""
         return self._store.unsynced()
 
     def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
@@ -86,7 +86,7 @@ class LiveWorld:
         return (follower.follow(kind) for kind in KINDS)
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
-        """Read objects again from the API server, and return whether any object has changed."""
+        """Read objects again from the API server; return whether any has changed."""
         has_changed = False
         for ref in refs:
             before = self._store.get(ref.kind, ref.namespace, ref.name)
@@ -95,15 +95,15 @@ class LiveWorld:
             except NotFound:
                 self._store.record_deleted(ref, "")
             except KubeError as error:
-                # The known state of the object is kept, so the denial that depends on the object is
-                # not withdrawn.
+                # The known state of the object is kept, so the denial that depends on it is not
+                # withdrawn.
                 log.warning("%s: cannot be read: %s", ref, error)
             has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
         return has_changed
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if kind == PRIORITY_CLASS:
-            # Of several default PriorityClasses, the oldest counts.
+            # If there are several default PriorityClasses, the oldest applies.
             changed = str((before or after or {})["metadata"]["name"])
             names = tuple(name for name in self._default_classes if name != changed)
             is_default = after is not None and after.get("globalDefault") is True
@@ -112,7 +112,7 @@ class LiveWorld:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
         queue = parse_queue(after)[0] if after else None
-        # Reviews in other threads read the queues: a queue that still exists must never be missing.
+        # Reviews in other threads read the queues, so a queue that exists must never be missing.
         if queue is not None:
             self._queues[queue.name] = queue
             self._children.setdefault(queue.parent, {})[queue.name] = queue
