@@ -1,1 +1,1 @@
-"""A session, which turns a snapshot into a verified plan and does all I/O by ports."""
+"""A session, which turns a snapshot into a verified plan; all its I/O goes through ports."""

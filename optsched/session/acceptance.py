@@ -1,4 +1,4 @@
-"""The choice of the best candidate that the verifier accepts."""
+"""Choose the best candidate plan that the verifier accepts."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from optsched.session.eviction_rounds import Rounds
 
 NOTHING = "none"
-"""The engine name of a plan without actions, used if every other plan breaks a rule."""
+"""Engine name of a plan without actions, which is used if every other plan violates a rule."""
 
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The candidate that the verifier accepts, and the violations of rejected candidates.
+    """The candidate that the verifier accepts, and what was wrong with rejected candidates.
 
     Attributes
     ----------
     candidate
-        The accepted candidate, or a plan without actions if the verifier rejects all candidates.
+        The accepted candidate, or a plan without actions if all candidates were rejected.
     violations
-        The violations of rejected candidates.
+        The rule violations of rejected candidates.
     blocked
-        Maps the key of a gang to the reason why rules of custom plugins reject the gang.
+        Maps a gang's key to the reason why rules of custom plugins reject the gang.
     repairs
-        Records of rejected candidates that were repaired by dropping the gangs at fault.
+        For each rejected candidate that was repaired, the dropped gangs and a violation.
     kept_at
-        The location at which the last rejected plan and the snapshot are stored.
+        Where the last rejected plan and its snapshot are stored.
 
     """
 
@@ -73,8 +73,8 @@ def accept_candidate(
     """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
     A rejected candidate is repaired and competes again. A candidate that only rules of custom
-    plugins reject is repaired only in the last attempt. After an earlier attempt, the next attempt
-    excludes the rejected gangs.
+    plugins reject is repaired only in the last attempt; after earlier attempts, the next attempt
+    excludes the rejected gangs instead.
     """
     session, first = attempt.session, rounds.first
     found: list[Violation] = []
@@ -112,7 +112,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # The pipeline has proposed only plans that are better than the rejected plan.
+        # The pipeline has so far proposed only plans that are better than the rejected plan.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
@@ -124,10 +124,10 @@ def accept_candidate(
 def _lend_and_verify(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> tuple[Candidate, list[Violation]]:
-    """Return the candidate with loans, and the violations that the returned candidate causes.
+    """Add loans to a candidate and verify it; return the candidate and its violations.
 
-    The verifier checks the candidate with loans (placements beyond fair shares) first. If the
-    verifier rejects the loans, the verifier checks the candidate without loans.
+    Loans are placements beyond fair shares. If the verifier rejects the candidate with loans, it
+    checks the candidate without loans, which is then returned.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

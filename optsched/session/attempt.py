@@ -1,4 +1,4 @@
-"""One attempt of a session: the input with reservations, and the evaluation of actions."""
+"""One attempt of a session: its input including reservations, and the evaluation of actions."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class Attempt:
     before
         The snapshot for the verifier, with reservations and before any eviction.
     reserved
-        The reservations, and the snapshot with which each round of the attempt starts.
+        The reservations, and the snapshot from which each round of the attempt starts.
     shuffled
-        Evictions by the action `shuffle`, whose pods are terminating in the snapshot of `reserved`.
+        Evictions by the action `shuffle`; in the snapshot of `reserved`, their pods are
+        terminating.
 
     """
 
@@ -62,11 +63,11 @@ class Attempt:
     shuffled: tuple[Evict, ...] = ()
 
     def find_tiers(self, problem: Problem) -> Tiers:
-        """Return the tiers of gangs, where gangs whose reservation starts now come first."""
+        """Return the gangs' tiers; gangs whose reservation starts now come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, solution: Solution) -> tuple[Action, ...]:
-        """Return all actions of a solution, including the devices that are allocated to pods."""
+        """Return all actions of a solution, including the devices allocated to pods."""
         placed = actions_of(each.problem, solution.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
@@ -74,31 +75,31 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods contain the new nodes, because the pods' successors cannot be
+            # Evictions of moved pods contain the new nodes, because the replacement pods cannot be
             # bound yet.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )
         return self.with_devices((*evictions, *real))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return evictions of shuffled pods, and `actions` with the devices of placed pods."""
+        """Return the shuffle evictions and `actions`, with devices added to placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
-        """Return the violations of hard rules that the actions of a plan cause."""
+        """Return the hard-rule violations that the actions of a plan cause."""
         return verify_actions(self._judged_in(each), actions, self.session.rules)
 
     def verify_start(self, each: Round, solution: Solution) -> list[Violation]:
-        """Return the violations of hard rules that the start solution of a search causes.
+        """Return the hard-rule violations that the start solution of a search causes.
 
-        A start solution must not contain loans, because a search treats every gang in the start
-        solution as admitted.
+        A start solution must not contain loans, because a search treats every gang in it as
+        admitted.
         """
         rules, actions = without_lending(self.session.rules), self.list_actions(each, solution)
         return verify_actions(self._judged_in(each), actions, rules)
 
     def _judged_in(self, each: Round) -> Snapshot:
-        """Return the snapshot for the verifier, with the reservations of a round."""
+        """Return the snapshot for the verifier, with the reservations of the given round."""
         reservations = each.problem.snapshot.reservations
         if reservations == self.before.reservations:
             return self.before
@@ -111,16 +112,16 @@ class Attempt:
         base: Decisions | None = None,
         stopped: str = "",
     ) -> Candidate:
-        """Return actions as a candidate, with the value of each level of the objective.
+        """Return the actions as a candidate, with the value of each objective level.
 
         Parameters
         ----------
         previous
-            An earlier problem, which makes compiling cheaper and does not change the result.
+            An earlier problem, which speeds up compiling and does not change the result.
         base
-            The decisions on enqueueing gangs, or None to derive the decisions from the actions.
+            The enqueueing decisions, or None to derive them from the actions.
         stopped
-            The reason why the search for the actions ended.
+            Why the search for the actions ended.
 
         """
         policy, start = self.session.policy, self.reserved.snapshot
@@ -158,7 +159,7 @@ def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
 def with_cards(
     snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
 ) -> tuple[Action, ...]:
-    """Return the actions with the GPU shares, claimed devices and NUMA cells of each task."""
+    """Add to each allocation the GPU shares, claimed devices and NUMA cells of its task."""
     world = World(snapshot, actions)
     shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}

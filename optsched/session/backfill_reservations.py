@@ -1,4 +1,4 @@
-"""Backfill reservations for gangs that have waited too long, as part of the snapshot."""
+"""Backfill reservations in the snapshot, for gangs that have waited too long."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""The length in milliseconds of the time slots into which `reserves_nodes` divides time."""
+"""Length in milliseconds of the time slots that `reserves_nodes` uses."""
 
 MOST_EXPECTED = 256
-"""Maximum number of waiting gangs for which starts are predicted."""
+"""Maximum number of waiting gangs whose start time is predicted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """A snapshot, and the reservations that were computed for the snapshot.
+    """A snapshot with the backfill reservations that were computed for it.
 
     Attributes
     ----------
     snapshot
         The snapshot with the reservations that other gangs must respect. A reservation that starts
-        now may reserve no nodes, but is kept because later reservations depend on the gang.
+        now may reserve no nodes; it is kept because later reservations depend on its gang.
     reservations
-        All reservations, including the reservations of gangs that can start now.
+        All reservations, including those of gangs that can start now.
     problem
-        The compiled problem, from which the snapshot can be compiled again at lower cost.
+        The compiled problem, from which the snapshot can be recompiled faster.
     outside
-        Keys of gangs that have waited too long and whose pods do not exist yet, sorted by priority
-        and waiting time.
+        Keys of gangs that have waited too long and have no pods yet, sorted by priority and waiting
+        time.
 
     """
 
@@ -70,9 +70,9 @@ class Reserved:
         return [number[b.gang] for b in self.reservations if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return by gang key why gangs with reservations wait, and when each is expected to start.
+        """Return, keyed by gang, why gangs with reservations wait and their expected start.
 
-        The result omits gangs whose reservation starts now.
+        Gangs whose reservation starts now are omitted.
         """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {describe_reservation(b)}")
@@ -86,24 +86,23 @@ class Reserved:
 def reserve(
     snapshot: Snapshot, policy: Policy, previous: Problem | None, *, is_ordered: bool
 ) -> Reserved:
-    """Return reservations of capacity for the gangs that have waited too long.
+    """Compute capacity reservations for the gangs that have waited too long.
 
     Parameters
     ----------
     snapshot, policy
-        The snapshot of the cluster, and the policy with the maximum number of reservations.
+        The cluster snapshot, and the policy, which sets the maximum number of reservations.
     previous
-        The problem of an earlier session, which makes compiling cheaper and does not change the
-        result.
+        The problem of an earlier session, which speeds up compiling and does not change the result.
     is_ordered
         Whether the session places gangs whose reservation starts now before all other gangs of the
-        same priority. If so, no capacity has to be reserved for gangs whose reservation starts now.
+        same priority. Then no capacity has to be reserved for these gangs.
 
     """
     snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
     late = _bypassed(snapshot, policy) if policy.reservations else []
     now_ms = snapshot.taken_ms
-    # Gangs whose pods are not created yet, although nodes are reserved for the gangs.
+    # Gangs that have nodes reserved although their pods are not created yet.
     outside = tuple(
         g.key
         for g in late
@@ -135,11 +134,11 @@ def reserve(
 def expected(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return, by gang key, the reservation that a gang would get if the gang had waited too long.
+    """Return the reservations that the given gangs would get if they had waited too long.
 
-    A gang gets its reservation after all gangs that have waited too long and are at least as
-    important. A gang gets no reservation if the gang cannot start in an empty cluster. Only the
-    first `MOST_EXPECTED` gangs get reservations.
+    The result is keyed by gang. A gang gets its reservation after all gangs that have waited too
+    long and have at least the same priority. A gang that cannot start in an empty cluster gets no
+    reservation. At most `MOST_EXPECTED` gangs get reservations.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (
@@ -153,7 +152,7 @@ def expected(
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
-    """Return the gangs that have waited too long, sorted by priority and by waiting time."""
+    """Return the gangs that have waited too long, sorted by priority and waiting time."""
     found = policy.rules.find_rule(Sla.name)
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
@@ -170,7 +169,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return the time in ms that a gang has waited beyond `starvationAfter`, at least 0."""
+    """Return for how many ms a gang has waited beyond `starvationAfter`, at least 0."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -191,13 +190,13 @@ def _reservation_request(
 
 
 def reserves_nodes(now_ms: int, late_ms: int) -> bool:
-    """Return whether nodes are reserved for a gang that has exceeded the limit by `late_ms`.
+    """Return whether nodes are reserved for a gang whose wait exceeds the limit by `late_ms`.
 
-    Time is divided into slots of `HOLD_MS`. Other gangs may use the nodes in the last of every 2^k
-    slots, where k grows with `late_ms`. The open slots for a larger k are also open for every
-    smaller k. Other gangs may therefore use the nodes of several reservations in the same slot. A
-    period of 2^k slots is at most `late_ms` + 2 `HOLD_MS` long. Other gangs therefore wait hardly
-    longer than the gang with the reservation has waited.
+    Time is divided into slots of length `HOLD_MS`. In the last of every 2^k slots, other gangs may
+    use the nodes; k grows with `late_ms`. A slot that is open for some k is also open for every
+    smaller k, so other gangs may use the nodes of several reservations in the same slot. A period
+    of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`, so other gangs wait hardly longer than the
+    gang with the reservation has waited.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

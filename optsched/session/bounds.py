@@ -1,8 +1,8 @@
-"""Bounds in a certificate that hold for all plans that the policy allows, with any evictions.
+"""Certificate bounds that hold for all plans that the policy allows, with any victims.
 
-The engines prove bounds for a problem whose victims are fixed. If the policy permits other victims,
-an engine's bound does not cover plans with other victims. The module `bounds` replaces the engine's
-bound by a bound that covers all plans.
+The engines prove bounds for a problem with fixed victims. If the policy permits other victims,
+these bounds do not hold for plans with other victims. This module replaces them by bounds that hold
+for all plans.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ GANG_BY_GANG = "victims were searched gang by gang"
 
 @dataclass(frozen=True, eq=False)
 class EvictionScope:
-    """The plans, with and without evictions, that the bounds of a certificate have to cover.
+    """The plans, with and without evictions, for which the bounds of a certificate must hold.
 
     Attributes
     ----------
     first
         The round without evictions.
     is_open
-        Whether the policy permits that some pod is evicted or moved for some waiting gang.
+        Whether the policy permits evicting or moving some pod for some waiting gang.
     bounds
-        Bounds over all plans, given the chosen plan's values on the more important levels, or None
-        if no joint model was solved.
+        Bounds for all plans, given the chosen plan's values on the preceding levels, or None if no
+        joint model was solved.
 
     """
 
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return limitations for unproved levels that no bound over all plans covers."""
+        """Return limitations if no bound for all plans is known for some unproved level."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -60,7 +60,7 @@ class EvictionScope:
         return (GANG_BY_GANG,) if unbounded else ()
 
     def _bound_of(self, level: str) -> int | None:
-        """Return the joint model's bound of a level, or None if the joint model has no bound."""
+        """Return the joint model's bound for a level, or None if there is none."""
         if self.bounds is None:
             return None
         if level == VICTIMS:
@@ -71,15 +71,15 @@ class EvictionScope:
         return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
     def values_of(self, chosen: Candidate) -> list[int] | None:
-        """Return a candidate's values on the levels of the first round, and the number of victims.
+        """Return a candidate's values on the levels of the first round, and its number of victims.
 
         Returns None if the candidate lacks a level of the first round. Levels over nodes get the
-        value 0, because no bound over all plans depends on levels over nodes.
+        value 0, because no bound for all plans depends on them.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # If a level to maximize does not apply with the candidate's victims, the value is 0.
+            # If a level to maximise does not apply to the candidate, its value is 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -89,9 +89,9 @@ class EvictionScope:
         return [*values, *victims]
 
     def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
-        """Return the sections of a candidate with bounds that hold over all plans.
+        """Return the sections of a candidate with bounds that hold for all plans.
 
-        Bounds of levels over nodes hold only for the victims of the candidate.
+        Bounds of levels over nodes hold only for the candidate's victims.
         """
         over_gangs, over_victims, over_nodes = chosen.sections
         if not self.is_open:
@@ -100,7 +100,7 @@ class EvictionScope:
                 for r in over_gangs
             )
             return over_gangs, over_victims, over_nodes
-        # The bounds of levels over gangs that hold for plans with any victims.
+        # Bounds of levels over gangs that hold for plans with any victims.
         ideals: dict[str, int] = {}
         for each in (chosen.round, self.first):
             for level in each.levels:
@@ -114,10 +114,10 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Return the results, and the value 0 for each omitted level that is to be maximised.
+        """Add the value 0 for each omitted level that is to be maximised.
 
-        With other victims, a level may apply that does not apply with the candidate's victims. A
-        proof of optimality must therefore include the level.
+        A level that does not apply to the candidate's victims may apply to other victims. A proof
+        of optimality must therefore include it.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -138,7 +138,7 @@ class EvictionScope:
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # The level includes moves, and the bound of consolidation covers moves.
+            return result  # The level counts moves too; consolidation has its own bound for them.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
@@ -160,7 +160,7 @@ class EvictionScope:
 
 
 def with_bound(result: LevelResult, bound: int) -> LevelResult:
-    """Return the result with the bound `bound` and the status that follows from the bound."""
+    """Return the result with another bound, and the status that follows from it."""
     if result.value == bound:
         status = LevelStatus.OPTIMAL
     elif result.status is LevelStatus.OPTIMAL:
@@ -173,8 +173,8 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 def _is_alone(candidate: Candidate) -> bool:
     """Return whether the fewest victims for the only preemptor are also the fewest for all gangs.
 
-    The function returns True if no other gang has pending tasks. Victims for another gang, even a
-    less important one, may free nodes or queue shares that the preemptor also needs.
+    This holds if no other gang has pending tasks. Victims for another gang, even one of lower
+    priority, may free nodes or queue shares that the preemptor also needs.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:
@@ -187,8 +187,8 @@ def _is_alone(candidate: Candidate) -> bool:
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
     """Return whether some running pod may be evicted or moved for some gang with pending tasks.
 
-    The check covers priorities and queues, but not shares or nodes, so the result may be True
-    although no pod can be evicted.
+    Only priorities and queues are checked, not shares or nodes, so the result may be True although
+    no pod can be evicted.
     """
     if not reach or not len(problem.open_gangs):
         return False

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Codes of reasons for waiting that an eviction could remove."""
+"""Reason codes for which an eviction may let the gang start."""
 
 
 class Protection:
-    """The tasks that could be evicted for gangs if no spent budget protected the tasks."""
+    """The tasks that could be evicted for gangs if exhausted budgets did not protect them."""
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self._problem = problem
         self._rules = rules
         self._reach = reach
         self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
-        # (B, V) whether a spent budget covers a task that nothing else protects.
+        # (B, V) whether an exhausted budget covers a task that nothing else protects.
         self._cover: Bool = np.zeros((0, 0), np.bool_)
         if self._spent:
             tasks = running_tasks(problem).tasks
@@ -48,9 +48,10 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of pods that each budget protects, by gang key and budget key.
+        """Return, keyed by gang and budget, how many pods each budget protects from eviction.
 
-        Only gangs that lack resources are counted, and only pods whose eviction could help a gang.
+        Only gangs that lack resources are considered, and only pods whose eviction could help a
+        gang.
         """
         if not self._cover.any():
             return {}
@@ -73,10 +74,10 @@ class Protection:
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return (B, V) whether a spent budget protects a task against a gang.
+        """Return (B, V) whether an exhausted budget protects a task from eviction for a gang.
 
-        Budgets that yield to guarantees do not protect tasks that the gang could reclaim within a
-        guarantee before the plan.
+        A budget that guarantees override does not protect tasks that the gang could reclaim within
+        its queue's guarantee.
         """
         yields = np.array([b.yields_to_guarantees for b in self._spent], np.bool_)
         if not yields.any():
@@ -115,7 +116,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """Return the reason, extended by each budget in `kept` and the number of protected pods."""
+    """Add to a reason, for each budget in `kept`, how many pods the budget protects."""
     notes = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

@@ -1,8 +1,8 @@
 """The candidate plans of a session, which are compared by the policy's levels.
 
 The solver and the pipeline propose plans with and without evictions. The best candidate that the
-verifier accepts becomes the plan. Gangs at fault are dropped from a rejected candidate one after
-another, and the reduced candidate competes again.
+verifier accepts becomes the plan. If a candidate is rejected, the gangs at fault are dropped one
+after another, and the reduced candidate competes again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A problem in which the victims are terminating, and the solutions of the problem.
+    """A problem with terminating victims, and its solutions.
 
     Attributes
     ----------
     problem
-        The problem of the snapshot in which the victims are terminating.
+        The problem compiled from the snapshot in which the victims are terminating.
     solutions
         The best solution of the round, followed by the greedy solution.
     clearing
-        The victims, and the gangs for which the evictions free capacity.
+        The victims, and the gangs for which their evictions free capacity.
     evicting
-        The pipeline with evictions on the same problem, or None if the round already has victims.
+        The evicting pipeline on the same problem, or None if the round already has victims.
 
     """
 
@@ -60,16 +60,16 @@ class Candidate:
     Attributes
     ----------
     actions
-        The actions of the plan, or None until the actions are needed.
+        The actions of the plan, or None until they are computed.
     dropped
-        Keys of the gangs that a repair has dropped from the plan.
+        Keys of the gangs that repairs dropped from the plan.
     lending
-        The loans of the plan, or None if the plan has no loans.
+        The loans of the plan, or None if it has none.
     borrows_first
-        Whether gangs borrow idle capacity although a plan with better admission would evict pods
-        for the gangs.
+        Whether gangs borrow idle capacity although a plan that evicts pods for them would admit
+        more gangs.
     spares_victims
-        Whether less important gangs wait so that fewer pods are evicted.
+        Whether lower-priority gangs wait so that fewer pods are evicted.
 
     """
 
@@ -88,7 +88,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """The level results in order of importance: over gangs, over victims and over nodes."""
+        """The level results by importance: over gangs, then over victims, then over nodes."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.solution.results, strict=False):
@@ -97,16 +97,16 @@ class Candidate:
 
 
 def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return candidates from the best to the worst; equal candidates keep the given order."""
+    """Sort candidates from best to worst; equal candidates keep their order."""
     return sorted(candidates, key=cmp_to_key(_compare))
 
 
 def _compare(one: Candidate, other: Candidate) -> int:
-    """Return the difference on the first level with unequal values, negative if `one` is better."""
+    """Return the first nonzero difference of level values; negative if `one` is better."""
     for mine, theirs in zip(one.sections, other.sections, strict=True):
         values, others = _signed(mine), _signed(theirs)
         for name in _merge_names(list(values), list(others)):
-            # A level that does not apply to a problem has the value 0 in that problem.
+            # A level that does not apply to a problem has the value 0.
             difference = others.get(name, 0) - values.get(name, 0)
             if difference:
                 return difference
@@ -114,12 +114,12 @@ def _compare(one: Candidate, other: Candidate) -> int:
 
 
 def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
-    """Return the value of each level by name, negated for levels to minimise."""
+    """Return the value of each level, keyed by name; negated for levels to minimise."""
     return {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:
-    """Return the level names of two lists, merged in an order that agrees with both lists."""
+    """Merge two lists of level names in an order that agrees with both."""
     merged: list[str] = []
     while names and others:
         if names[0] == others[0]:

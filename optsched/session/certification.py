@@ -1,4 +1,4 @@
-"""Certificates: the level values and bounds of a chosen plan, and the reasons why gangs wait."""
+"""Certificates: a plan's level values and bounds, and the reasons why gangs wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.session.session_input import SessionInput
 
 UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
-"""The reason of every waiting gang in sessions without explanations (`SessionContext.explains`)."""
+"""The reason of all waiting gangs if the session explains nothing (`SessionContext.explains`)."""
 
 _SHORT_OF_ROOM = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
@@ -42,16 +42,16 @@ _SHORT_OF_ROOM = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """A plan, the certificate of the plan, and diagnostic data.
+    """A plan with its certificate, and diagnostic data.
 
     Attributes
     ----------
     opened
-        Keys of the tasks that get no node, but whose gates open because a queue admits the task.
+        Keys of the tasks whose gates open because their queue admits them, although no node fits.
     flaws
         Contradictions between cluster objects.
     num_cut_searches
-        Number of device searches that a limit ended without a result, by limit.
+        Number of device searches that were cut by a limit, keyed by limit.
 
     """
 
@@ -64,7 +64,7 @@ class Certified:
 def certify_plan(
     attempt: Attempt, rounds: Rounds, chosen: Candidate, *, has_refusals: bool
 ) -> Certified:
-    """Return the plan of the chosen candidate, including certificate and reasons why gangs wait."""
+    """Return the plan of the chosen candidate, with its certificate and the reasons for waiting."""
     session, each, decisions = attempt.session, chosen.round, chosen.decisions
     rules, explains = session.policy.rules, session.context.explains
     withheld, opened_tasks = None, tuple[str, ...]()
@@ -93,8 +93,8 @@ def certify_plan(
     for gang in each.problem.snapshot.gangs if moving else ():
         for task in gang.tasks:
             if task.key in moving:
-                # A moving gang does not wait: the pods run, or the owner of the pods creates the
-                # pods again.
+                # A moving gang does not wait: either its pods run, or their owner creates them
+                # again.
                 pending.pop(task.gang, None)
     scope = _bound_over_all_plans(attempt, rounds.scope, chosen)
     certificate, num_cut_searches = certify(attempt, scope, chosen, pending)
@@ -118,7 +118,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return the candidate as the decisions of the first stage, to which lending adds loans."""
+    """Return the candidate as the first stage's decisions, to which lending adds loans."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,
@@ -137,15 +137,15 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return the certificate of a candidate, and the number of cut device searches by limit."""
+    """Return a candidate's certificate, and the number of cut device searches keyed by limit."""
     session = attempt.session
     rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
     ):
-        # The pipeline evicts pods while placing other pods. The plan of the pipeline is therefore
-        # evaluated with terminating victims.
+        # The pipeline evicts pods while it places other pods, so its plan is evaluated again with
+        # terminating victims.
         previous = chosen.round.problem
         chosen = attempt.evaluate(actions, previous, solution.decisions, solution.stopped)
         solution = chosen.solution
@@ -199,7 +199,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return the scope with bounds over all plans that the policy allows, for unproved levels."""
+    """Add to the scope bounds that hold for all plans that the policy allows."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

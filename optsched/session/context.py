@@ -21,30 +21,30 @@ class SessionContext:
     Attributes
     ----------
     clock
-        The clock, or None if no clock may be read. Without a clock, all durations are 0, and no
-        time limit applies.
+        The clock, or None if no clock may be read. Then all durations are 0, and no time limit
+        applies.
     solver
         The solver, or None to use only the greedy pipeline.
     incidents
-        The store of plans that the verifier rejects, or None to store no plan.
+        Stores the plans that the verifier rejects, or None to store none.
     limits
-        The limits of one search, or None for the limits in the policy's budget.
+        The limits of one search, or None for the policy's limits.
     outside
-        The port for calls to extenders, or None to replay the replies that the snapshot records.
+        The port for calls to extenders, or None to replay the replies recorded in the snapshot.
     watch
-        The receiver of search progress, or None to record no history.
+        Receives the progress of searches, or None to record no history.
     start
-        The incumbents of an earlier session on the same snapshot, from which searches resume.
+        The incumbents of an earlier session on the same snapshot, with which searches resume.
     warm_start
-        Placements that an earlier search has found. The session starts from the placements that are
-        still valid, if these placements are better than the pipeline's placements.
+        Placements found by an earlier search. The session starts from those that are still valid,
+        if they are better than the pipeline's placements.
     period_ms
-        The wall time in milliseconds within which a session should end, or None. If the time is
-        set, searches get less time on large clusters, and later candidates and bounds are skipped.
+        The wall time in milliseconds within which a session should end, or None. If it is set,
+        searches get less time on large clusters, and later candidates and bounds may be skipped.
     explains
-        Whether to explain why gangs wait. Without explanations, all reasons are `UNEXPLAINED`, and
-        the certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not
-        depend on `explains`.
+        Whether to explain why gangs wait. Otherwise, all reasons are `UNEXPLAINED`, and the
+        certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not
+        depend on this field.
 
     """
 

@@ -1,7 +1,7 @@
-"""The gangs that a session leaves to later sessions, because their pods take too long to compare.
+"""Gangs that a session leaves to later sessions, because comparing their pods takes too long.
 
-A pod may carry up to a hundred terms, claims and names of resources. The time of a session grows
-with their number, and any user who may create pods determines how many pods of this kind wait.
+A pod may have up to a hundred affinity terms, volume claims and resource names. A session's time
+grows with their number, and any user who may create pods can create many such pods.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FREE: Final = 40
 """The highest cost of a gang that every session considers."""
 
 MOST: Final = 10_000
-"""The highest cost of all other gangs of a session, unless the first of them costs more."""
+"""Maximum total cost of the other gangs in one session; the first gang may exceed it."""
 
 TURN_MS: Final = 60_000
-"""The time in milliseconds after which other gangs of a namespace come first."""
+"""Milliseconds after which other gangs of a namespace come first."""
 
 _STEP: Final = 7919
-"""The number of gangs by which the first gang moves each time, a prime number."""
+"""Number of gangs by which the position of the first gang advances each turn; a prime number."""
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -43,11 +43,11 @@ LEFT: Final = Reason(
 
 
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which the gangs beyond the limit wait for a later session.
+    """Return the snapshot in which gangs beyond the cost limit wait for a later session.
 
-    Namespaces take turns, and the gangs of a namespace take turns over time. Gangs that have begun
-    to start precede the other gangs of their namespace. Pods of equal shape cost as much as one of
-    them. Returns the same snapshot if no gang is beyond the limit.
+    Namespaces take turns, and the gangs in a namespace take turns over time. Gangs that have begun
+    to start precede the other gangs of their namespace. Pods with equal requests and constraints
+    are counted once. Returns the same snapshot if no gang is beyond the limit.
     """
     costs = derived_of(snapshot.gangs, _cost_of_gang)
     costly = [
@@ -74,7 +74,7 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
-    """Yield the gangs of all namespaces alternately, first those that have begun to start."""
+    """Yield one gang of each namespace in turn; gangs that have begun to start come first."""
     by_namespace: dict[str, list[Costly]] = {}
     for each in gangs:
         by_namespace.setdefault(each[0].namespace, []).append(each)
@@ -96,7 +96,7 @@ def _has_begun(gang: Gang) -> bool:
 
 
 def count_left_gangs(problem: Problem) -> int:
-    """Return the number of gangs that `without_costly_gangs` leaves to later sessions."""
+    """Count the gangs that `without_costly_gangs` leaves to later sessions."""
     return sum(reason is LEFT for reason in problem.blocked.values())
 
 
@@ -110,10 +110,10 @@ def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:
 
 
 def _cost(shape: TaskShape) -> int:
-    """Return the cost of comparing a pod; one preference for pods costs 2.
+    """Return the cost of comparing a pod; one preferred pod affinity term costs 2.
 
-    A term of affinity is compared together with the other terms of its pod. The claims of a pod,
-    and its resources, are compared with each other.
+    Each affinity term is compared with the pod's other terms, each volume claim with its other
+    claims, and each resource with its other resources.
     """
     return (
         len(shape.pod_affinity) ** 2

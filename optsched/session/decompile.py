@@ -1,4 +1,4 @@
-"""Translation of decisions (arrays) to actions and reasons, and of actions to decisions."""
+"""Translate decisions (arrays) into actions and reasons, and actions into decisions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
-    """Return the actions that execute decisions, in execution order.
+    """Return the actions that execute the decisions, in execution order.
 
-    Gangs are enqueued first, then victims are evicted. Last, tasks are bound gang by gang, the most
-    important tier and the oldest gang first. An interrupted plan therefore leaves as few gangs as
-    possible partially bound.
+    Gangs are enqueued first, then victims are evicted. Finally, tasks are bound gang by gang; gangs
+    of more important tiers and older gangs come first. An interrupted plan therefore leaves few
+    gangs partially bound.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
@@ -51,7 +51,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """Return actions as decisions, in a problem without the victims of the actions.
+    """Return the actions as decisions on a problem that lacks the actions' victims.
 
     Raises `ValueError` if an action contains a task, node or gang that does not exist.
     """
@@ -76,7 +76,7 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Return, by gang key, why each gang with pending tasks waits; equal gangs share a reason."""
+    """Return, keyed by gang, why each gang with pending tasks waits; equal gangs share a reason."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     explaining = [a.rule for a in rules.active if isinstance(a.rule, EnqueueExplanation)]
@@ -125,7 +125,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
 
 
 def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
-    """Return the keys that `pending_of` returns, in the same order, without computing reasons."""
+    """Return the keys of `pending_of` in the same order, without computing reasons."""
     waits = _waits_for_enqueueing(problem, decisions)
     waits[list(problem.blocked)] = True
     waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
@@ -133,10 +133,10 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
-    """Return (G,) the gangs that were refused, except gangs whose pods already run.
+    """Return a mask (G,) of the gangs that are not enqueued, except gangs whose pods already run.
 
-    The phase of a gang is Pending for a moment after the gang's pods are bound. In this moment, the
-    limits of enqueueing count the gang's resources twice, although the gang waits for nothing.
+    After a gang's pods are bound, its phase stays Pending for a moment. During this time, the
+    enqueue limits count its resources twice, but the gang does not wait.
     """
     runs = problem.num_ready >= np.maximum(problem.min_member, 1)
     waits: Bool = decisions.refused & ~(runs & (np.diff(problem.task_start) == 0))
@@ -144,7 +144,7 @@ def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Return by gang key why gangs without placed tasks wait, once per gang shape and queue."""
+    """Return, keyed by gang, why gangs without placed tasks wait; computed once per gang class."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)
@@ -154,7 +154,7 @@ def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[
 
 
 def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
-    """Return why a gang is not enqueued: the reason of the first rule that rejects the gang."""
+    """Return why a gang is not enqueued: the reason of the first rule that rejects it."""
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]

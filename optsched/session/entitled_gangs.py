@@ -1,4 +1,4 @@
-"""The gangs that are entitled to start before a backfill reservation of another queue.
+"""Gangs that are entitled to start before a backfill reservation of another queue.
 
 Mathematics: models/formulation/reservation.md.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def find_entitled_gangs(
     problem: Problem, rules: RuleSet, reservations: Sequence[CapacityReservation]
 ) -> tuple[CapacityReservation, ...]:
-    """Return the reservations, each with the gangs that are entitled to start earlier.
+    """Add to each reservation the gangs that are entitled to start before it.
 
-    A gang of another queue is entitled if two conditions hold. If the gang's minimum starts, the
-    gang's queue stays within its entitlement. If the minimum of the gang with the reservation
-    starts, the reserving gang's queue exceeds its entitlement. For each queue, the ancestors below
-    the first common ancestor of the two queues are compared too.
+    A gang of another queue is entitled if two conditions hold: with the gang's minimum started, its
+    queue stays within its entitlement; and with the minimum of the gang with the reservation
+    started, that gang's queue exceeds its entitlement. The queues' ancestors below their first
+    common ancestor are compared in the same way.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -41,7 +41,7 @@ def find_entitled_gangs(
 
 
 class _EntitledGangs:
-    """A finder of entitled gangs, which compares gang minimums with the entitlements of queues."""
+    """Finds entitled gangs by comparing gang minimums with queue entitlements."""
 
     def __init__(self, problem: Problem, due: I64) -> None:
         self._problem = problem
@@ -58,7 +58,7 @@ class _EntitledGangs:
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
     def extend(self, reservation: CapacityReservation) -> CapacityReservation:
-        """Return a reservation with the gangs that are entitled to start before the reservation."""
+        """Return a reservation with the gangs that are entitled to start before it."""
         reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))
@@ -84,7 +84,7 @@ class _EntitledGangs:
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
         """Return a mask (Q, R) of the entitlements that a gang's minimum uses, or None if exceeded.
 
-        The result is also None if the queue is not entitled to any resource of the minimum.
+        Also returns None if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[lender]
         rows: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -93,10 +93,10 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue exceeds its kept amounts if the minimum (R,) of a gang is added.
+        """Return whether a queue would exceed its kept amounts if a gang's minimum (R,) started.
 
-        The kept amounts are the entitlement and the tolerated excess. The result is also True if
-        the queue is not entitled to any resource of the minimum.
+        The kept amounts are the entitlement plus the tolerated excess. Also returns True if the
+        queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -106,8 +106,8 @@ class _EntitledGangs:
     def _minimum_of(self, shape: int) -> I64:
         """Return the largest amounts (R,) that the minimum of a gang shape can request.
 
-        For a started gang, the amounts include at least one task. If tasks differ, the result sums
-        the largest requests for each resource.
+        For a started gang, at least one task is counted. If tasks differ, the largest requests are
+        summed for each resource.
         """
         if shape not in self._minimums:
             shapes = self._problem.shapes

@@ -1,7 +1,6 @@
 """The greedy pipeline with evictions, whose plan competes with the solver's plans.
 
-The pipeline does not depend on the solver's plans, and can therefore run while the solver's process
-works.
+The pipeline does not depend on the solver's plans, so it can run while the solver process works.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvictingPipeline:
-    """The greedy pipeline with evictions on one problem, which runs when the plan is first read."""
+    """The evicting pipeline on one problem; it runs when `decisions` is first read."""
 
     problem: Problem
     rules: RuleSet

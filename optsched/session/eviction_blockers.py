@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-A reservation or a budget is the cause if evictions free enough capacity for the gang only without
-the reservation or budget.
+A reservation or budget is the blocker if evictions can free enough capacity for the gang only
+without it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.heuristic import HeuristicSolution
 
 MOST_TRIED = 4
-"""Maximum number of gang classes of a session for which evictions are tried."""
+"""Maximum number of gang classes per session for which evictions are tried."""
 
 
 def explain_blocked_evictions(
     trial: EvictionTrial, pending: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Return by gang key more precise reasons why the gangs in `pending` lack resources."""
+    """Return, keyed by gang, more precise reasons why the gangs in `pending` lack resources."""
     if not trial.has_blockers:
         return {}
     problem = trial.problem
@@ -78,7 +78,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """The victims of a trial, on axis V, and the first delayed reservation, or None."""
+    """The victims of a trial, on axis V, and the first reservation that they delay, or None."""
 
     victims: I64
     delayed: int | None
@@ -86,18 +86,18 @@ class _Evictions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvictionTrial:
-    """A search, after a plan is chosen, for evictions that only a reservation or a budget forbids.
+    """A search, after the plan, for evictions that only a reservation or a budget forbids.
 
     Attributes
     ----------
     problem
-        The problem before the evictions of the plan.
+        The problem before the plan's evictions.
     rules, reach
-        The rules for victims, and the actions of the policy that may evict tasks.
+        The rules for victims, and the policy's actions that may evict tasks.
     actions, entitlements
-        The plan, and the amounts that the plan's reclaiming queues may hold.
+        The plan's actions, and the amounts that its reclaiming queues may hold.
     is_late
-        A function that returns whether the time for the search is over.
+        Returns whether the time for the search is over.
 
     """
 
@@ -120,7 +120,7 @@ class EvictionTrial:
     def find_blocker(self, gang: int) -> int | str | None:
         """Return the reservation or the budgets that alone forbid a gang's evictions, or None.
 
-        A reservation is returned as an index, and budgets are returned as a clause of a sentence.
+        A reservation is returned as its index, and budgets as a clause for a message.
         """
         bound = self.problem.classes.bound[self.problem.task_class[self.problem.task_start[gang]]]
         found = self._find_evictions(gang, self._compiler, self._state)
@@ -173,7 +173,7 @@ class EvictionTrial:
     def _compile(
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang, or None if it needs more than one problem."""
+        """Return a gang's eviction problem, or None if one problem cannot represent the gang."""
         if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
             return None
         if compiler.has_minimum(gang):
@@ -193,7 +193,7 @@ class EvictionTrial:
 
     @cached_property
     def _placements(self) -> tuple[I64, I64]:
-        """The tasks that the plan places or nominates, and the tasks' nodes, as arrays (m,)."""
+        """The tasks that the plan places or nominates, and their nodes, as arrays (m,)."""
         nodes = {node.name: n for n, node in enumerate(self.problem.snapshot.nodes)}
         tasks = {task.key: t for t, task in enumerate(self.problem.tasks)}
         placed = [a for a in self.actions if isinstance(a, Allocate | Nominate)]
@@ -207,7 +207,7 @@ class EvictionTrial:
 
     @cached_property
     def _state(self) -> EvictionState:
-        """The state of the cluster after the plan."""
+        """The cluster state after the plan."""
         problem, running, arrivals = self.problem, self._compiler.running, self._arrivals
         preemptors = {a.task: a.preemptor for a in self.actions if isinstance(a, Evict)}
         evicted = np.array([task.key in preemptors for task in running.tasks], np.bool_)

@@ -1,4 +1,4 @@
-"""Evictions and moves of pods that free capacity for gangs that do not fit idle capacity."""
+"""Evict or move pods to free capacity for gangs that do not fit idle capacity."""
 
 from __future__ import annotations
 
@@ -39,31 +39,30 @@ if TYPE_CHECKING:
 _MAX_TRIES = 3
 """Maximum number of searches for victims.
 
-A search is repeated if a gang cannot use freed capacity.
+A search is repeated if a gang cannot use the capacity freed for it.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The rounds of an attempt, without and with evictions.
+    """The rounds of an attempt, with and without evictions.
 
     Attributes
     ----------
     first
         The round without evictions.
     cleared
-        The round with pods evicted or moved for gangs that wait in `first`. None if neither
-        evicting nor moving pods helps any gang.
+        The round in which pods are evicted or moved for gangs that wait in `first`, or None if this
+        helps no gang.
     joint
-        The round with victims chosen jointly for all gangs, or None if this round is no
-        improvement.
+        The round with victims chosen jointly for all gangs, or None if it is no improvement.
     reclaimed
-        The round in which gangs that preempt pods in `cleared` reclaim pods instead. None if
-        `cleared` is better than `first`, or if no gang can reclaim pods.
+        The round in which gangs that preempt pods in `cleared` reclaim pods instead, or None if
+        `cleared` is better than `first` or no gang can reclaim pods.
     hopeless
-        Reasons by index of gangs that no eviction helps; a reason is None if unknown.
+        Maps the index of each gang that no eviction helps to the reason, or to None if unknown.
     can_evict
-        Whether the policy permits that some pod is evicted or moved for some waiting gang.
+        Whether the policy permits evicting or moving some pod for some waiting gang.
 
     """
 
@@ -76,15 +75,15 @@ class Rounds:
 
     @property
     def scope(self) -> EvictionScope:
-        """The set of plans that the bounds of a certificate have to cover."""
+        """The plans for which the bounds of a certificate must hold."""
         return EvictionScope(self.first, self.can_evict)
 
 
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
-    """Search for pods to evict or move for the gangs that wait after the first round.
+    """Search for pods to evict or move for the gangs that still wait after the first round.
 
-    The policy may list the actions that evict and the action that moves pods in either order. The
-    action listed second is tried only if the action listed first helps no gang.
+    The policy may list the evicting actions before or after the action that moves pods. The second
+    way is tried only if the first helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -108,7 +107,7 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
 
 
 def _list_ways(actions: tuple[str, ...]) -> list[bool]:
-    """Return the order in which evicting (False) and moving (True) are tried."""
+    """Return whether to move pods (True) or evict pods (False), in the order of the trials."""
     if CONSOLIDATE not in actions:
         return [False]
     evicting = [i for i, action in enumerate(actions) if action in EVICTING]
@@ -119,9 +118,9 @@ def _list_ways(actions: tuple[str, ...]) -> list[bool]:
 def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
     """Return the round in which gangs reclaim pods instead of preempting pods.
 
-    The search chooses the fewest victims. Victims in the preemptor's own queue may reduce the
-    amount that the queue holds, so that the queue lacks more of its guarantee or of its share than
-    without evictions. Then no pod would be evicted, although the queue may reclaim pods.
+    The search chooses the fewest victims. If they are in the preemptor's own queue, the queue may
+    end up further below its guarantee or share than without evictions. Then no pod would be
+    evicted, although the queue may reclaim pods.
     """
     session = attempt.session
     if RECLAIM not in session.reach or _is_better(cleared, first):
@@ -133,7 +132,7 @@ def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | 
 
 
 def _is_better(cleared: Round, first: Round) -> bool:
-    """Return whether a round with evictions is better than the round without evictions."""
+    """Return whether a round with evictions is better than the round without."""
     mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
     return rank_candidates([theirs, mine])[0] is mine
 
@@ -141,12 +140,12 @@ def _is_better(cleared: Round, first: Round) -> bool:
 def _evict_pods(
     attempt: Attempt, first: Round, kept_ms: int, reclaiming: frozenset[int] = frozenset()
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
-    """Return the round with victims found gang by gang, and the gangs that no eviction helps.
+    """Find victims gang by gang; return the round with them, and the gangs that no eviction helps.
 
-    The search leaves `kept_ms` of the time for the joint search for victims for all gangs. Victims
-    of a gang depend on the victims of more important gangs. If a gang cannot use the capacity that
-    was freed for the gang, the entire search is repeated without the gang. The gangs `reclaiming`
-    do not preempt pods.
+    The search leaves `kept_ms` of the time for the joint search for victims. A gang's victims
+    depend on the victims of more important gangs, so if a gang cannot use the capacity freed for
+    it, the whole search is repeated without the gang. The gangs in `reclaiming` do not preempt
+    pods.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.solutions[0].decisions
@@ -167,7 +166,7 @@ def _evict_pods(
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
         # Models do not contain custom rules. Before a gang is excluded, the verifier therefore
-        # checks possible victims for the gang.
+        # checks possible victims for it.
         fresh = misplaced - settings.by_trial if has_custom_rules(session.rules) else frozenset()
         settings = replace(
             settings,
@@ -180,9 +179,9 @@ def _evict_pods(
 def _retry_round(
     attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
-    """Return the round with the given victims, whose search starts from the placements of `known`.
+    """Place pods with the given victims; the search starts from the placements of `known`.
 
-    Only valid placements are used. Without known placements, the search could start from a worse
+    Only placements that are still valid are used. Without them, the search could start from a worse
     solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
@@ -192,10 +191,10 @@ def _retry_round(
 def _without_needless_victims(
     attempt: Attempt, found: EvictionPlan, placed: Round, kept_ms: int
 ) -> Round:
-    """Return the round with only the victims that preemptors need once all gangs are placed again.
+    """Return the round with only the victims that preemptors need after all gangs are placed again.
 
-    A preemptor may need fewer victims if the round places fewer other gangs in the preemptor's
-    queue. A needless victim keeps its node and its part of a queue's share, so all gangs are placed
+    A preemptor may need fewer victims if the round places fewer other gangs in its queue. A victim
+    that is not needed keeps its node and its part of the queue's share, so all gangs are placed
     again. A gang that does not fit in the new placement evicts no pods.
     """
     start = attempt.reserved.snapshot
@@ -246,7 +245,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
             found = consolidate(bare, session.rules, decisions, settings)
         if not found.evictions:
             return None
-        # Gangs that start need no reservation. The reservations of other gangs remain.
+        # Gangs that start need no reservation; other gangs keep theirs.
         reservations = tuple(b for b in start.reservations if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, reservations=reservations))
         clearing = EvictionPlan(found.evictions, results=found.results)
@@ -263,11 +262,11 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 
 
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
-    """Return the round with victims chosen jointly for all gangs, or None if it is no improvement.
+    """Choose victims jointly for all gangs; return the round with them, or None if not better.
 
-    An improvement starts more important gangs than the best known round, or is at least as good on
-    every level over gangs. Unlike the search gang by gang, the joint search does not evict victims
-    that only shift shares between queues.
+    It is better if it starts more important gangs than the best round so far, or is at least as
+    good on every level over gangs. Unlike the search gang by gang, the joint search does not evict
+    pods merely to shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
@@ -289,7 +288,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether round `again` starts more important gangs, or is as good on every level."""
+    """Return whether `again` starts more important gangs or is at least as good on every level."""
     mine, theirs = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
@@ -298,7 +297,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 
 def _signed_values(each: Round) -> dict[str, int]:
-    """Return the value of each level over gangs by name, negated for levels to minimise."""
+    """Return the value of each level over gangs, keyed by name; negated for levels to minimise."""
     pairs = zip(each.levels, each.solutions[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value

@@ -1,9 +1,9 @@
-"""Queue guarantees that exceed cluster capacity, which sessions drop.
+"""Drop queue guarantees that exceed cluster capacity.
 
-A guarantee that cannot be met would only block all other queues. Queues are processed in the order
-of their creation. A guarantee is dropped if the amount exceeds the capacity that the guarantees of
-older queues leave on all nodes, including NotReady nodes. A guarantee is also dropped if the amount
-exceeds the capability that older queues leave to the queue or to an ancestor.
+A guarantee that cannot be met would only block all other queues. Queues are processed in order of
+creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees leave on
+all nodes, including NotReady nodes. It is also dropped if it exceeds what they leave of the
+capability of its queue or of an ancestor.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class Unheld:
     Attributes
     ----------
     queue, resource, amount
-        The name of the queue, the resource and the guaranteed amount.
+        The queue's name, the resource and the guaranteed amount.
     holder
         The queue or ancestor whose capability is too small; empty if the cluster is too small.
     capacity, older
-        The capability of the holder, and the amount of the capability that the guarantees of older
-        queues use.
+        The holder's capability, and how much of it the guarantees of older queues use.
     """
 
     queue: str
@@ -86,7 +85,7 @@ def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> I
 
 
 def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names of a queue and its ancestors, followed by an empty name for the cluster."""
+    """Yield the names of a queue and its ancestors, and then an empty name for the cluster."""
     while name:
         yield name
         name = parents[name]
@@ -94,7 +93,7 @@ def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
 
 
 def _parent(queue: Queue, snapshot: Snapshot) -> str:
-    """Return the parent of a queue; empty for a top queue, an unknown parent, or a cycle."""
+    """Return a queue's parent; empty for a top-level queue, an unknown parent or a cycle."""
     by_name, seen = snapshot.queue_by_name, set[str]()
     at = queue.name
     while at != ROOT_QUEUE and at in by_name and at not in seen:
@@ -106,16 +105,14 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 
 
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
-    """Return the claim of each queue, and the claim of the cluster under the empty name.
+    """Return each queue's effective guarantee, and under the empty name that of the cluster.
 
-    A claim is the guarantee of a queue, or the sum of the child queues' claims if the sum is
-    larger.
+    It is the larger of the queue's own guarantee and the sum over its child queues.
     """
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
-    # Parent queues precede child queues, so the reverse order completes the sums of child queues
-    # first.
+    # Parents precede children in `names`, so the reverse order computes children first.
     names = [""]
     for name in names:
         names += below.get(name, ())
