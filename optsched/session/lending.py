@@ -1,9 +1,9 @@
-"""Lend idle capacity to gangs beyond the deserved shares of queues, as the last stage of a session.
+"""Lend idle capacity to gangs beyond their queues' deserved shares, as a session's last stage.
 
-Mathematics: models/formulation/lending.md. The first stage of a session caps each queue at the
+Mathematics: models/formulation/lending.md. The first stage of a session caps each queue at its
 deserved share. The second stage keeps the first stage's decisions and starts gangs that may borrow
-on the remaining idle capacity. Reclaim can take the capacity back, because a queue with loans (lent
-capacity) is above the queue's deserved share.
+on the remaining idle capacity. Reclaim can take this capacity back, because a queue with loans
+(borrowed capacity) is above its deserved share.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""Maximum number of gangs of a queue for which all choices of borrowing gangs are compared."""
+"""Maximum number of gangs per queue for which all choices of borrowing gangs are compared."""
 
 _MOST_COUNTED = 256
-"""Maximum number of task classes for which the number of fitting tasks is computed.
+"""Maximum number of task classes for which fitting tasks are counted.
 
 If a problem has more task classes, all tasks are assumed to fit.
 """
@@ -56,23 +56,23 @@ _MOST_JUDGED = 64
 """Maximum number of sets of gangs that are evaluated on every level over gangs."""
 
 LENT = "lent"
-"""The first word of the names of levels over gangs that borrow."""
+"""The first word in the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""Limitation of a certificate: another plan with equal more important levels might lend more."""
+"""Limitation of a certificate: a plan that is equal on the preceding levels might lend more."""
 
 LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
-"""Limitation of a certificate: gangs borrow that plans with victims could admit."""
+"""Limitation of a certificate: gangs borrow although a plan with victims could admit them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lending:
-    """The loans of a plan, which are the placements of gangs that borrow.
+    """The loans of a plan: the placements of gangs that borrow.
 
     Attributes
     ----------
     decisions
-        The decisions of the first stage together with the placements of gangs that borrow.
+        The first stage's decisions together with the placements of gangs that borrow.
     results
         The results of the levels over borrowing tasks, one level per tier, in the unit of the
         admission levels.
@@ -83,22 +83,21 @@ class Lending:
     results: tuple[LevelResult, ...] = ()
 
     def gangs(self, problem: Problem, first: Decisions) -> list[str]:
-        """Return keys of the gangs that borrow, given the first stage's decisions `first`."""
+        """Return the keys of the gangs that borrow, given the first stage's decisions `first`."""
         fresh = (self.decisions.node_of >= 0) & (first.node_of < 0)
         return [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[fresh]).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """The decisions of the first stage of a session, before lending.
+    """The decisions of a session's first stage, before lending.
 
     Attributes
     ----------
     decisions, actions
-        The decisions, and the same decisions as actions. The evictions in `actions` name the
-        victims and the preemptors.
+        The decisions, also as actions. The evictions in `actions` name victims and preemptors.
     counts_all
-        Whether the policy's levels include every task that the first stage places.
+        Whether the policy's levels cover every task that the first stage places.
     is_proved
         Whether the values on the levels over gangs are proved optimal.
 
@@ -114,7 +113,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all plans with the same values on the levels over gangs place no tasks."""
+        """Whether every plan with the same values on the levels over gangs places no tasks."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all
@@ -126,8 +125,8 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     Returns
     -------
     Lending | None
-        The loans, which are not verified, or None if the policy does not lend or no waiting gang
-        may borrow.
+        The loans, not verified yet, or None if the policy does not lend or no waiting gang may
+        borrow.
 
     """
     shares = find_shares(decided.rules)
@@ -153,12 +152,11 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
 def separate_loans(
     decided: Decided, levels: Sequence[AnyLevel]
 ) -> tuple[Decisions, Lending | None]:
-    """Return the decisions of a finished plan without loans, and the loans.
+    """Split the decisions of a finished plan into those without loans, and the loans.
 
-    If a queue exceeds its deserved share, the queue's gangs that may borrow are split into gangs
-    that fit the share and gangs that borrow. The split with the best values on the levels over
-    gangs is chosen. In queues with many gangs that may borrow, the search may miss the optimal
-    split.
+    If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
+    the share and gangs that borrow. The split with the best values on the levels over gangs is
+    chosen. In queues with many such gangs, the search may miss the optimal split.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -184,10 +182,10 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 
 
 def without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules with lending removed if the policy cannot reclaim loans.
+    """Return the rules without lending, for policies that cannot reclaim loans.
 
-    Reclaim of loans evicts entire gangs, but the greedy pipeline without a solver does not evict
-    entire gangs for loans.
+    Reclaiming a loan evicts entire gangs, but the greedy pipeline without a solver does not evict
+    entire gangs for this.
     """
     return _with_shares(rules, lends=False)
 
@@ -212,7 +210,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # Capacity of terminating pods is not idle, so loans must not use capacity of terminating pods.
+    # Loans must not use the capacity of terminating pods, because it is not idle.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     solution = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -222,9 +220,9 @@ def _place_borrowers(
 
 
 def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
-    """Return the rules with the fields `fields` of `Proportion` replaced.
+    """Return the rules with some fields of `Proportion` replaced.
 
-    Returns the same rule set if the fields already have the given values.
+    Returns the same rule set if nothing changes.
     """
     active = tuple(
         replace(a, rule=replace(a.rule, **fields)) if isinstance(a.rule, Proportion) else a
@@ -236,8 +234,8 @@ def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
 def _find_waiting(decided: Decided) -> I64:
     """Return the indices of waiting gangs for which the first stage places no task.
 
-    Gangs that lose pods are excluded. Gangs in the tree of a reclaiming queue are also excluded,
-    because the verifier counts every amount that a reclaiming queue gains.
+    Gangs that lose pods are excluded. Gangs in the queue tree of a reclaiming queue are also
+    excluded, because the verifier counts everything that a reclaiming queue gets.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -261,7 +259,7 @@ def _find_waiting(decided: Decided) -> I64:
 
 
 def _find_borrowers(decided: Decided) -> I64:
-    """Return the waiting gangs that may borrow and could fit the idle capacity of the problem."""
+    """Return the waiting gangs that may borrow and whose tasks could fit idle capacity."""
     problem, snapshot = decided.problem, decided.problem.snapshot
     waiting = _find_waiting(decided)
     waiting = waiting[_can_exceed(problem)[problem.queue_of[waiting]]]
@@ -321,11 +319,10 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return sets (m,) of gangs of one queue that fit the queue's share, the best sets first.
+    """Return sets (m,) of gangs of one queue that fit the queue's share, best sets first.
 
-    `gain` (m, R) is the amount that each gang adds to the queue's usage. `worth` is the value of
-    each gang on every level, the most valuable gang first. `left` (R,) is the unused deserved
-    share.
+    `gain` (m, R) is what each gang adds to the queue's usage. `worth` holds each gang's value on
+    every level; gangs with higher values come first. `left` (R,) is the unused deserved share.
     """
     used = gain > 0
 
@@ -352,7 +349,7 @@ def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[
 
 
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """Return (Q,) the queues that share a top queue with one of `queues`."""
+    """Return (Q,) the queues in the same top-level queue as one of `queues`."""
     tree = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
     above = tree.subtree & ~is_root[:, None]
@@ -365,9 +362,8 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 def _can_exceed(problem: Problem) -> Bool:
     """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
-    A resource is ignored if the queue deserves the cluster's entire amount of the resource and may
-    use all idle units. The queue may not use all idle units if the queue's pods hold capacity that
-    no ready node offers.
+    A resource is ignored if the queue deserves the cluster's total amount and may use everything
+    that is idle. It may not use everything if its pods hold capacity that no ready node offers.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -407,7 +403,7 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fitting_classes(problem: Problem, idle: I64) -> Bool:
-    """Return (C,) the task classes that request at most the largest idle amount of each resource.
+    """Return (C,) the classes that request at most the largest idle amount of each resource.
 
     The largest idle amounts of two resources may be on different nodes.
     """
@@ -420,7 +416,7 @@ def _fitting_classes(problem: Problem, idle: I64) -> Bool:
 
 
 def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
-    """Return levels that add up the weights of tasks that borrow, one level per tier."""
+    """Return one level per tier, which sums the weights of borrowing tasks."""
     weights = problem.derived(dominant_weights)
     mine = np.full(problem.num_gangs, -1, np.int64)
     mine[gangs] = tiers.of[gangs]
@@ -436,9 +432,9 @@ def _count_loans(
     decisions: Decisions,
     bounds: Sequence[int | None],
 ) -> tuple[LevelResult, ...]:
-    """Return the value and bound of each level over loans, for the loans in `decisions`."""
+    """Return the value and bound of each level over loans, given the loans in `decisions`."""
     problem = decided.problem
-    # The nodes of the tasks that are placed only after the first stage.
+    # Keep only the nodes of tasks that were placed after the first stage.
     node_of = np.where(decided.decisions.node_of >= 0, UNPLACED, decisions.node_of)
     fresh = Outcome(problem, replace(decisions, node_of=node_of))
     results, relaxed = [], _Relaxation(decided)
@@ -449,21 +445,21 @@ def _count_loans(
         value = level.value(fresh)
         status = LevelStatus.OPTIMAL if value == most else LevelStatus.FEASIBLE
         results.append(LevelResult(level.name, level.unit, level.sense, value, most, status))
-    # A level with the bound 0 is omitted, because nothing can be lent in the level's tier.
+    # A level with bound 0 is omitted, because nothing can be lent in its tier.
     return tuple(r for r in results if r.bound)
 
 
 _RESOURCE_OF = {"milli-CPU": "cpu", "bytes of memory": "memory"}
-"""The resource of each unit that is not a resource name."""
+"""Maps each unit that is not a resource name to its resource."""
 
 
 class _Relaxation:
-    """Bounds on levels over loans, for all plans with equal values on the more important levels.
+    """Bounds on loan levels that hold for all plans with equal values on the preceding levels.
 
-    Another plan may start other gangs before loans are made, and may lend to a gang that needs no
-    loan in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use
-    the idle capacity before the session. If the first stages of all plans with equal values use
-    equal amounts, the amounts are subtracted.
+    Another plan may start other gangs in the first stage, and may lend to a gang that needs no loan
+    in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use the
+    capacity that was idle before the session. If the first stages of all these plans place equal
+    weights, these are subtracted.
     """
 
     def __init__(self, decided: Decided) -> None:
@@ -483,12 +479,12 @@ class _Relaxation:
         self._shape_of_entry = shapes.shape_of_entry
         total = np.zeros(len(shapes.shapes), np.int64)
         np.add.at(total, self._shape_of_entry, self._startable)
-        # If the minimum of a gang does not fit idle capacity, no plan with the same number of
-        # victims lends capacity to the gang.
+        # If a gang's minimum does not fit idle capacity, no plan with the same number of victims
+        # lends to it.
         self._is_startable: Bool = total >= shapes.need
 
     def bound(self, level: Placed) -> int:
-        """Return the bound on a level."""
+        """Return the upper bound on a level."""
         problem, shapes = self._problem, self._problem.shapes
         request = problem.classes.request
         is_mine = self._tiers == level.tier
@@ -523,9 +519,9 @@ class _Relaxation:
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """Return (C,) an upper bound on the tasks of each class that fit idle capacity on nodes.
+    """Return (C,) an upper bound on the number of tasks of each class that fit idle capacity.
 
-    The idle capacity is measured before the session.
+    The idle capacity is that before the session.
     """
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
@@ -544,9 +540,9 @@ def _count_fitting(problem: Problem) -> I64:
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    The bound is the dual bound of a fractional knapsack, in which classes with the most weight per
-    unit of the resource come first. The dual price is the weight per unit of the class that fits
-    only partly. The bound is computed in exact integers and is valid at any price.
+    It is the dual bound of a fractional knapsack, in which classes with more weight per unit of the
+    resource come first. The dual price is the weight per unit of the class that fits only partly.
+    The bound is computed in exact integers and is valid for any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -563,9 +559,9 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 
 
 def _is_use_fixed(decided: Decided) -> bool:
-    """Return whether plans with equal admission values place equal weights of tasks in each tier.
+    """Return whether plans with equal admission values place equal task weights in each tier.
 
-    Equal weights follow if gangs start with all tasks and no pod is evicted or nominated.
+    This holds if gangs start with all tasks and no pod is evicted or nominated.
     """
     problem = decided.problem
     if any(isinstance(a, Evict) for a in decided.actions):
@@ -581,14 +577,14 @@ def _is_use_fixed(decided: Decided) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Withheld:
-    """Gangs that fit idle capacity but exceed the deserved share of their queue.
+    """Gangs that fit idle capacity but exceed their queue's deserved share.
 
     Attributes
     ----------
     reasons
-        By gang key, the reason why no capacity is lent to the gang.
+        Maps a gang's key to the reason why no capacity is lent to the gang.
     amounts
-        Pairs (resource, amount): the total amounts that the withheld gangs would use.
+        Pairs (resource, amount): the total that the withheld gangs would use.
 
     """
 
@@ -597,16 +593,13 @@ class Withheld:
 
     @property
     def sentence(self) -> str:
-        """A sentence that contains the amounts that lending leaves idle, and the reason."""
+        """A sentence with the amounts that stay idle, and the reasons."""
         amounts = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
         return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return why a gang waits.
-
-        For a withheld gang, the result also states why the gang cannot borrow.
-        """
+        """Return why a gang waits; for a withheld gang, also why it cannot borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason
@@ -614,10 +607,10 @@ class Withheld:
 
 
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
-    """Return the gangs that fit idle capacity but exceed the deserved share of their queue.
+    """Return the gangs that fit idle capacity but exceed their queue's deserved share.
 
-    The greedy pipeline finds withheld gangs by placing gangs without the cap of deserved shares.
-    Returns None if no gang would start.
+    The greedy pipeline finds them by placing gangs without the cap at deserved shares. Returns None
+    if no gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

@@ -1,8 +1,8 @@
-"""Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods in its queue.
+"""Loans instead of preemption: a gang that may borrow idle nodes evicts no pods in its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps each queue at the deserved share. A gang may therefore preempt in the gang's queue although an
-idle node could be lent to the gang. In the next session, the victims would borrow the idle node.
+caps each queue at its deserved share. A gang may therefore preempt pods in its queue although an
+idle node could be lent to the gang. In the next session, the victims would borrow that node.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate
 
 _MOST_TRIALS = 4
-"""Maximum number of sets of preempting gangs that are tried. Each trial repeats lending."""
+"""Maximum number of sets of preempting gangs to try; each trial repeats lending."""
 
 _MOST_DROPPED = 8
-"""Maximum number of other gangs of a queue that may have to borrow, as victims keep running."""
+"""Maximum number of other gangs in a queue that may have to borrow because victims keep running."""
 
 
 def lend_before_victims(
@@ -58,13 +58,13 @@ def lend_before_victims(
     chosen, lent
         A plan before and after lending. The verifier accepts `lent`.
     lend
-        A function that adds loans to a plan, and returns the plan and the violations of the plan.
+        Adds loans to a plan; returns the plan and its violations.
 
     Returns
     -------
     Candidate
-        A plan in which all gangs of `lent` start, except gangs with loans that are less important
-        than the gangs that no longer preempt. The result is `lent` if no gang can borrow.
+        A plan that starts all gangs of `lent`, except loans to gangs that are less important than
+        those that no longer preempt. It is `lent` itself if no gang can borrow.
 
     """
     session = attempt.session
@@ -95,7 +95,7 @@ def lend_before_victims(
 def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -> Candidate:
     """Return a plan in which a gang borrows only if other gangs use up its queue's share.
 
-    A gang that was dropped from the first stage may fit the share once all gangs have nodes.
+    A gang that was dropped from the first stage may fit the share once all gangs are placed.
     """
     each, solution = lent.round, lent.solution
 
@@ -109,10 +109,10 @@ def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -
 
 
 def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterator[frozenset[str]]:
-    """Yield sets of gangs that could borrow instead: all preempting gangs, then each gang alone.
+    """Yield sets of gangs that could borrow: all preempting gangs together, then each alone.
 
-    A set also contains the gangs that are nominated to the nodes of the victims. Sets with a gang
-    that reclaims pods are omitted. No set is yielded if the plan moves pods.
+    A set also contains the gangs nominated to the victims' nodes. Sets that contain a reclaiming
+    gang are omitted. No set is yielded if the plan moves pods.
     """
     evictions = [a for a in actions if isinstance(a, Evict) and a.preemptor]
     if any(eviction.to for eviction in evictions):
@@ -133,7 +133,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
 def _with_users(
     actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return `gangs`, and all gangs that use the capacity of victims of `gangs`."""
+    """Return `keys` and the keys of all gangs that use capacity of these gangs' victims."""
     gangs: set[str] = set()
     found = set(keys)
     while found != gangs:
@@ -146,12 +146,11 @@ def _with_users(
 def _without_victims_for(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate, gangs: frozenset[str]
 ) -> Candidate | None:
-    """Return a plan with loans of the pipeline and without victims for some gangs.
+    """Return a plan with the pipeline's loans, and without victims for some gangs.
 
-    The victims keep running and use part of the queue's share. If other gangs of the queue exceed
-    the share because of the kept victims, the least important gangs are dropped, and may borrow
-    too. The function returns None if the queue still exceeds its share after `_MOST_DROPPED` gangs
-    are dropped, or if nothing is lent.
+    The victims keep running and use part of the queue's share. If other gangs then make the queue
+    exceed its share, the least important ones are dropped, and may borrow too. Returns None if the
+    queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
@@ -170,7 +169,7 @@ def _without_victims_for(
 
 
 def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[str]) -> list[str]:
-    """Return the other placed gangs of the queues of `gangs`, the least important first.
+    """Return the other placed gangs in the queues of `gangs`, least important first.
 
     Gangs for which pods are evicted are excluded.
     """
@@ -184,7 +183,7 @@ def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[s
 
 
 def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
-    """Return the gangs that are placed in the first stage of `chosen` but not of `found`."""
+    """Return the gangs that the first stage of `chosen` places but that of `found` does not."""
     kept = {a.gang for a in found.actions or () if isinstance(a, Allocate | Nominate)}
     return {a.gang for a in chosen.actions or () if isinstance(a, Allocate | Nominate)} - kept
 
@@ -194,8 +193,8 @@ def _starts_all(
 ) -> bool:
     """Return whether a plan starts at least as many tasks of each relevant gang as a known plan.
 
-    A gang is relevant if at least one of `gangs` is not more important than the gang. The tasks of
-    `gangs` must start immediately, not after other pods have ended.
+    A gang is relevant if it is at least as important as the least important of `gangs`. The tasks
+    of `gangs` must start immediately, not after other pods have ended.
     """
     last = max(tier_of[key] for key in gangs)
     required = _count_placed(known, known.decisions.nominated)
@@ -209,7 +208,7 @@ def _starts_all(
 
 
 def _count_placed(plan: Candidate, nominated: I64 | None = None) -> Counter[str]:
-    """Return by gang key the number of tasks that start, or that `nominated` (T,) places."""
+    """Return, keyed by gang, the number of tasks that start or that `nominated` (T,) places."""
     problem, node_of = plan.round.problem, plan.decisions.node_of
     if nominated is not None:
         node_of = np.maximum(node_of, nominated)

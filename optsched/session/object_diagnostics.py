@@ -1,4 +1,4 @@
-"""Contradictions between cluster objects, each reported as a flaw of one object."""
+"""Find contradictions between cluster objects; each is reported as a flaw of one object."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 def find_flaws(
     snapshot: Snapshot, unheld: Iterable[Unheld], *, reads_topology: bool
 ) -> tuple[Flaw, ...]:
-    """Return the flaws of queues, shared devices, HyperNodes and topology requests of gangs.
+    """Return the flaws of queues, shared devices, HyperNodes and gangs' topology requests.
 
     Parameters
     ----------
     snapshot
-        The snapshot before normalisation, with all guarantees of queues.
+        The snapshot before normalisation, with all queue guarantees.
     unheld
-        The guarantees that were dropped, because the amounts exceed cluster capacity.
+        The guarantees that were dropped because they exceed cluster capacity.
     reads_topology
-        Whether the policy has a rule that reads the network topology of gangs.
+        Whether the policy has a rule that reads the gangs' network topology.
 
     """
     found = [
@@ -105,7 +105,7 @@ def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """Return the nearest ancestor that limits a resource, with the limit, or None without one."""
+    """Return the nearest ancestor that limits a resource and its limit, or None."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]
@@ -158,9 +158,9 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield a flaw of the first gang with a hard network topology that no rule reads.
+    """Yield a flaw for the first gang with a hard network topology that no rule reads.
 
-    A single flaw is enough, because the remedy is the same for all gangs with an unread topology.
+    One flaw is enough, because the remedy is the same for all such gangs.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):
@@ -182,7 +182,7 @@ def _stays_together(gang: Gang) -> bool:
 
 
 def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Yield flaws of spent disruption budgets that protect pods while gangs wait for resources."""
+    """Yield flaws of exhausted budgets that protect pods while gangs wait for resources."""
     message = "it allows no disruption now, and gangs wait for resources of pods under it"
     for key in sorted(set(keys)):
         yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

@@ -1,4 +1,4 @@
-"""Offline solves of an instance, which record input, progress and end status, and can resume."""
+"""Solve an instance offline; record its input, progress and end status; resume earlier results."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _PAUSE: Final = 9
-"""The pause after storing a partial result, as a multiple of the time that storing took.
+"""How long to pause after storing a partial result, as a multiple of the time that storing took.
 
-The pause limits the time for storing to a tenth of the time of a solve.
+This limits storing to a tenth of a solve's time.
 """
 
 
 class ResumeError(Exception):
-    """Raised if a solve cannot resume an earlier result; the message contains the field."""
+    """Raised if a solve cannot resume an earlier result; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instance, the model and the parameters of a result, which are known before a solve."""
+    """The instance, model and parameters of a result, which are known before the solve."""
 
     instance: InstanceIdentity
     model: ModelIdentity
@@ -55,22 +55,22 @@ class Assignment:
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """The solver, the clock and the callbacks of a solve.
+    """The solver, clock and callbacks of a solve.
 
     Attributes
     ----------
     clock
         The clock, or None if the solve must not read a clock.
     solver, limits
-        The solver, or None to use only the greedy pipeline, and the limits of a search.
+        The solver, or None to use only the greedy pipeline; and the limits of a search.
     is_stopped
-        A function that returns whether a stop was requested.
+        Returns whether a stop was requested.
     show
-        A function that receives every report of progress.
+        Receives every progress report.
     keep
-        A function that receives partial results from time to time, or None to store none.
+        Receives partial results from time to time; None to store none.
     earlier
-        The result to resume, which `check_resumable` has accepted, or None to start a new solve.
+        The result to resume, which `check_resumable` accepted, or None to start a new solve.
 
     """
 
@@ -84,7 +84,7 @@ class OfflineSettings:
 
 
 def model_identity(policy: Policy, read: Callable[[Path], str]) -> ModelIdentity:
-    """Return the identity of a policy; raises `PolicyError` if the policy's file is missing."""
+    """Return the identity of a policy; raises `PolicyError` if a file of the policy is missing."""
     files = tuple(FileSum(path, checksum(text)) for path, text in policy.plugin_files)
     return ModelIdentity(policy.name, policy.source, definition_of(policy, read), files)
 
@@ -105,10 +105,10 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 def solve_offline(
     snapshot: Snapshot, policy: Policy, assignment: Assignment, settings: OfflineSettings
 ) -> tuple[Report, SolveResult]:
-    """Solve a snapshot, resuming an earlier result if `settings` contains one.
+    """Solve a snapshot, and resume an earlier result if `settings` has one.
 
-    Returns the report of the session and the result. The result is partial if the solve was stopped
-    or reached a limit.
+    Returns the session's report and the result, which is partial if the solve was stopped or
+    reached a limit.
     """
     recorder = Recorder(assignment, settings)
     around = SessionContext(
@@ -131,7 +131,7 @@ def solve_offline(
 
 
 def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
-    """Return the status with which a solve ended, according to its certificate."""
+    """Return the status in which a solve ended, according to its certificate."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
         return SolveStatus.COMPLETE
@@ -165,7 +165,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
 
 @dataclass
 class Recorder:
-    """A watch that records the partial result of a session."""
+    """Records the partial result of a session; implements `Watch`."""
 
     assignment: Assignment
     settings: OfflineSettings
@@ -191,7 +191,7 @@ class Recorder:
         self._offer_incumbent()
 
     def previewed(self, progress: Progress) -> None:
-        """See `Watch`. The result does not contain the progress of shorter searches."""
+        """See `Watch`; the progress of shorter searches is shown but not recorded."""
         self.settings.show(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
@@ -200,7 +200,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Store the partial result if enough time has passed since the last stored result."""
+        """Store the partial result if enough time has passed since it was last stored."""
         if self.settings.keep is None or not (self._found or self._known):
             return
         clock = self.settings.clock
@@ -216,7 +216,7 @@ class Recorder:
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
     def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
-        """Return the result of the solve so far, without a plan."""
+        """Return the result so far, without a plan."""
         given = self.assignment
         return SolveResult(
             ended=ended,

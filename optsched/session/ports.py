@@ -1,4 +1,4 @@
-"""The ports of a session: a clock, a store of incidents and a receiver of progress."""
+"""The ports of a session: a clock, a store of rejected plans and a receiver of progress."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Incidents(Protocol):
     """A store of plans that the verifier rejects."""
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Store a snapshot and a rejected plan, and return the location of the stored files."""
+        """Store a snapshot and a rejected plan; return where they are stored."""
 
 
 class Watch(Protocol):
-    """A receiver of the progress of a session."""
+    """Receives the progress of a session."""
 
     def progressed(self, progress: Progress) -> None:
-        """Receive a better value or a better bound of a level."""
+        """Receive a better value or a better bound on a level."""
 
     def previewed(self, progress: Progress) -> None:
-        """Receive the progress of a shorter search, which runs before the recorded search.
+        """Receive the progress of a shorter search, which precedes the recorded search.
 
-        The attribute `turn` of the progress is 0.
+        Its attribute `turn` is 0.
         """
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """Receive a better solution of the search with the number `turn`.
+        """Receive a better solution of search number `turn`.
 
-        `incumbent` is a function that computes the solution, which may take a while.
+        `incumbent` computes the solution, which may take a while.
         """

@@ -1,9 +1,9 @@
-"""Plans in which a gang starts while more important pods of the gang's queue are preempted.
+"""Avoid plans that start a gang and preempt higher-priority pods in the same queue.
 
-Mathematics: models/formulation/victims.md, "Priority inversions". A start outweighs any number of
-victims on the levels of the objective. A less important gang may therefore take idle capacity, so
-that a more important gang needs other victims. In the next session, these victims would evict the
-pods of the less important gang.
+Mathematics: models/formulation/victims.md, "Priority inversions". On the objective's levels, a
+start outweighs any number of victims. A lower-priority gang may therefore take idle capacity, so
+that a higher-priority gang needs other victims. In the next session, these victims would evict the
+pods of the lower-priority gang.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def avoid_inversions(
     chosen
         A plan that the verifier accepts.
     others
-        The other candidates, from the best to the worst.
+        The other candidates, from best to worst.
     lend
-        A function that adds loans to a plan, and returns the plan and the violations of the plan.
+        Adds loans to a plan; returns the plan and its violations.
 
     Returns
     -------
     Candidate
-        A plan with fewer victims than `chosen`, which places at least as many tasks of each gang
-        that `chosen` does not invert. The result is `chosen` if no candidate is such a plan.
+        A plan with fewer victims than `chosen` that places at least as many tasks of each gang that
+        is not inverted in `chosen`. It is `chosen` itself if no candidate is such a plan.
 
     """
     actions = chosen.actions or ()
@@ -73,9 +73,9 @@ def avoid_inversions(
 
 
 def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
-    """Return the keys of gangs that get capacity while more important pods are preempted.
+    """Return the keys of gangs that get capacity while higher-priority pods are preempted.
 
-    Only victims in the queue of the gang count.
+    Only victims in the gang's own queue count.
     """
     preempted = {a.task for a in actions if isinstance(a, Evict) and a.action == PREEMPT}
     if not preempted:
@@ -93,7 +93,7 @@ def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
 
 
 def _count_placed(actions: Sequence[Action]) -> Counter[str]:
-    """Return the number of placed tasks by gang key."""
+    """Count the placed tasks, keyed by gang."""
     return Counter(a.gang for a in actions if isinstance(a, Allocate | Nominate))
 
 

@@ -1,11 +1,11 @@
-"""Opening of scheduling gates for tasks that fit no node although their queue admits the tasks.
+"""Open the scheduling gates of tasks that their queue admits but that fit no node.
 
-A scheduling gate hides a pod from autoscalers. If a pod lacks only nodes, the gate opens so that
-the autoscaler sees the pod. An opened task is charged to its queue, so that gates open only within
-the limits of the queue.
+A scheduling gate hides a pod from autoscalers. If a pod lacks only a node, its gate opens so that
+the autoscaler sees the pod. A task with an open gate is charged to its queue, so gates open only
+within the queue's limits.
 
 Source: Volcano, docs/design/scheduling-gates-queue-admission.md. In Volcano, gates open task by
-task. In the module `queue_gates`, the gates of a gang's minimum open together or not at all.
+task. Here, the gates of a gang's minimum open together or not at all.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _FOR_NODES: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""Codes of reasons for waiting that more nodes could remove."""
+"""Reason codes for which more nodes may let the gang start."""
 
 
 def opened(
     outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
 ) -> tuple[str, ...]:
-    """Return the keys of unplaced tasks whose gates open, sorted by the importance of gangs.
+    """Return the keys of unplaced tasks whose gates open; more important gangs come first.
 
-    `pending` is the reason why each gang with pending tasks waits, by gang key.
+    `pending` maps the key of each gang with pending tasks to the reason why it waits.
     """
     problem = outcome.problem
     refused = outcome.decisions.refused
@@ -77,7 +77,7 @@ def opened(
 def _releasable_tasks(
     outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
 ) -> list[int]:
-    """Return the gated tasks of a gang that the queue admits: the minimum, then single tasks."""
+    """Return the gated tasks that a gang's queue admits: the minimum first, then single tasks."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
@@ -94,7 +94,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """Return the tasks that a gang has to place together; tasks with open gates are preferred."""
+    """Return the tasks that a gang must place together; tasks with open gates are preferred."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()
@@ -109,7 +109,7 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
 
 
 class _Rooms:
-    """The amounts that queues may use in addition to decided tasks and tasks with opened gates."""
+    """What queues may still use besides the placed tasks and the tasks with open gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
@@ -119,7 +119,7 @@ class _Rooms:
             for each in rules.enforced
             if Switch.ALLOCATABLE in each.switches
         )
-        # The greedy plugins of the rules that limit the usage of queues.
+        # The greedy plugins of the rules that limit queue usage.
         self._ceilings: list[Greedy] = [
             state
             for state in states
@@ -130,7 +130,7 @@ class _Rooms:
             self.record_tasks(gang, assigned[outcome.problem.gang_of[assigned] == gang].tolist())
 
     def has_capacity(self, gang: int, tasks: Iterable[int]) -> bool:
-        """Return whether the queue of a gang admits the tasks `tasks` of the gang together."""
+        """Return whether a gang's queue admits all of the given tasks together."""
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
         for task_class, number in self._by_class(tasks):
@@ -145,7 +145,7 @@ class _Rooms:
         return fits
 
     def record_tasks(self, gang: int, tasks: Iterable[int]) -> None:
-        """Charge tasks of a gang to the gang's queue."""
+        """Charge tasks of a gang to its queue."""
         for task_class, number in self._by_class(tasks):
             self._record_class(gang, task_class, number)
 
@@ -162,4 +162,4 @@ class _Rooms:
 
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
-"""A placeholder for the node of a task, because quota rules ignore nodes."""
+"""Placeholder for a task's node, because quota rules ignore nodes."""

@@ -1,8 +1,8 @@
-"""Repair of rejected plans by dropping the gangs at fault, one after another.
+"""Repair rejected plans: drop the gangs at fault, one after another.
 
-The verifier reports the rules that a plan breaks. The plan without the gangs at fault competes with
-all other candidates. Gangs that rules of custom plugins reject are not dropped. Instead, the next
-attempt excludes rejected gangs, so that they wait.
+The verifier reports the rules that a plan violates. The plan without the gangs at fault competes
+with all other candidates. Gangs that rules of custom plugins reject are not dropped; instead, the
+next attempt excludes them, so that they wait.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate
 
 MOST_SINGLE_DROPS = 8
-"""Maximum number of gangs that repair drops one by one."""
+"""Maximum number of gangs that a repair drops one by one."""
 
 MOST_RENAMED = 16
 """Maximum number of needless victims for which other preemptors are tried.
 
-Each trial runs the verifier on the evictions.
+Each trial verifies the evictions.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A record of a rejected plan: keys of the dropped gangs, and the plan's first violation."""
+    """A repaired plan: the keys of the dropped gangs, and the first violation."""
 
     dropped: tuple[str, ...]
     violation: Violation
@@ -54,9 +54,9 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Return the candidate without the gangs at fault, or None if dropping gangs does not help.
+    """Drop the gangs at fault from a candidate; return None if that does not help.
 
-    Plans that move pods are not repaired, because gangs share the capacity that a move releases.
+    Plans that move pods are not repaired, because gangs share the capacity that a move frees.
     """
     each, actions, clock = refused.round, refused.actions or (), attempt.session.clock
     if any(e.to for e in each.clearing.evictions):
@@ -76,9 +76,9 @@ def repair_candidate(
 
 
 def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
-    """Return the candidate without needless victims, or None if the reduced plan breaks a rule.
+    """Return the candidate without needless victims, or None if the reduced plan violates a rule.
 
-    The function also returns None if no victim is needless, or if the plan moves pods.
+    Also returns None if no victim is needless, or if the plan moves pods.
     """
     session, actions = attempt.session, refused.actions or ()
     if not session.is_optimised or any(isinstance(a, Evict) and a.to for a in actions):
@@ -91,7 +91,7 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
 
 
 def evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
-    """Return a candidate that is reduced to `actions` and keeps the name of the engine."""
+    """Return a candidate that is reduced to `actions` and keeps its engine name."""
     solution = refused.solution
     rest = attempt.evaluate(actions, refused.round.problem, solution.decisions, solution.stopped)
     rest = replace(rest, solution=replace(rest.solution, engine=solution.engine))
@@ -104,11 +104,11 @@ class DropOrder(NamedTuple):
     Attributes
     ----------
     rank_of
-        By gang key, the position of each gang in order of importance. Among the gangs at fault, the
-        least important gang is dropped first.
+        Maps a gang's key to its rank in order of importance. Of the gangs at fault, the least
+        important is dropped first.
     most_single
-        Number of gangs that are dropped one by one. After `most_single` drops, all gangs at fault
-        are dropped together.
+        Number of gangs that are dropped one by one. After that, all gangs at fault are dropped
+        together.
 
     """
 
@@ -130,12 +130,12 @@ def repair_actions(
     order
         The order in which gangs at fault are dropped.
     verify
-        A function that returns the violations of a sequence of actions.
+        Returns the violations that a sequence of actions causes.
 
     Returns
     -------
     tuple[tuple[Action, ...], tuple[str, ...]] | None
-        The remaining actions and the keys of the dropped gangs, or None if no gang remains.
+        The remaining actions and the keys of the dropped gangs, or None if no gang is left.
 
     """
     dropped: list[str] = []
@@ -154,10 +154,10 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Return the actions that remain after gangs at fault are dropped, the least important first.
+    """Drop gangs at fault, the least important first; return the remaining actions.
 
     `gangs` are the keys of the served gangs, the most important first. The result is empty if no
-    gang remains.
+    gang is left.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})
@@ -166,12 +166,12 @@ def drop_invalid(
 
 
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Return the actions, with the gang that uses a victim's node as the victim's preemptor.
+    """Set each victim's preemptor to the gang that uses the victim's node.
 
-    Victims are found for one gang after the other. A gang may need a victim only to stay within the
-    capability or the deserved share of its queue. If a later gang uses the victim's node, the
-    verifier accepts only the later gang as preemptor. The preemptor of a victim is unchanged if no
-    gang on the victim's node may preempt the victim.
+    Victims are found for one gang after another. A gang may need a victim only to stay within its
+    queue's capability or deserved share. If a later gang uses the victim's node, the verifier
+    accepts only this gang as the preemptor. A preemptor is kept if no gang on the victim's node may
+    preempt the victim.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
@@ -199,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Return the actions, where gangs on the nodes of needless victims become the reclaimers."""
+    """Make gangs on the nodes of needless victims the reclaimers of these victims."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -223,12 +223,12 @@ def _rename_one(
 
 
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Return the actions without victims whose resources their preemptor does not use.
+    """Drop the victims whose resources their preemptor does not use.
 
     Victims are chosen before the other gangs are placed again. If the new round places fewer gangs,
-    a preemptor may need fewer victims. A needless victim may belong to a gang that falls below its
-    minimum anyway, because another preemptor evicts other tasks of the gang. A needless victim of
-    this kind is evicted for the other preemptor.
+    a preemptor may need fewer victims. A needless victim's gang may fall below its minimum anyway,
+    because another preemptor evicts other tasks of it. Such a victim is evicted for that preemptor
+    instead.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -245,9 +245,10 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return by task key new evictions of needless victims whose gangs fall below their minimum.
+    """Return, keyed by task, new evictions of needless victims in gangs that are broken anyway.
 
-    Each new eviction gets the preemptor for which other tasks of the gang are evicted.
+    A gang is broken if its other victims leave it below its minimum. Each new eviction names the
+    preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}
@@ -267,13 +268,13 @@ def _join_their_gangs(
 
 
 def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
-    """Return the keys of victims whose resources their preemptor does not use."""
+    """Return the keys of the victims whose resources their preemptor does not use."""
     found = Entitled(attempt.session.rules).find_needless_victims(World(attempt.before, actions))
     return {task for victims, _ in found for task in victims}
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions, except placements of the gangs `gangs` and evictions for `gangs`."""
+    """Return the actions without the placements of the given gangs and the evictions for them."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -286,7 +287,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs at fault for violations, or all served gangs if no fault is known."""
+    """Return the served gangs at fault for violations, or all served gangs if this is unknown."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -304,8 +305,8 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the gang that is served, the queue of the served gang, the task, the gang of
-    the task, and the node.
+    An action concerns the gang that it serves, that gang's queue, the task, the task's gang and the
+    node.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}
@@ -328,10 +329,9 @@ def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> se
 def blame_custom_rules(
     snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
 ) -> dict[str, Reason]:
-    """Return by gang key why gangs that custom rules reject have to wait.
+    """Return, keyed by gang, why gangs that custom rules reject must wait.
 
-    The result is empty if a built-in rule is broken, because the cause is then a defect in
-    optsched.
+    The result is empty if a built-in rule is violated, because that is a defect of optsched.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

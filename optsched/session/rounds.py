@@ -1,4 +1,4 @@
-"""Rounds, in which first the greedy pipeline and second the solver place pods on a snapshot."""
+"""Rounds: first the greedy pipeline, then the solver places pods on a snapshot."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def place_pods(
 ) -> Round:
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
-    `previous` is a problem that makes compiling cheaper and does not change the result. The search
-    starts from the placements of the warm start or of the pipeline, whichever are better. The
-    search leaves `kept_ms` milliseconds to later searches.
+    `previous` is a problem that speeds up compiling and does not change the result. The search
+    starts from the better of the warm start's and the pipeline's placements, and leaves `kept_ms`
+    milliseconds for later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -83,7 +83,7 @@ def place_pods(
 def greedy_options(
     attempt: Attempt, problem: Problem, tiers: Tiers, clearing: EvictionPlan
 ) -> GreedyOptions:
-    """Return the options of the greedy pipeline for a round."""
+    """Return the greedy pipeline's options for a round."""
     session = attempt.session
     policy = session.policy
     arguments = {name: dict(values) for name, values in policy.action_arguments}
@@ -111,17 +111,17 @@ def greedy_options(
 def pipeline_with_evictions(
     attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
 ) -> EvictingPipeline:
-    """Return the pipeline with evictions; `tier_of` (G,) overrides the gang orders of plugins."""
+    """Return an evicting pipeline; `tier_of` (G,) overrides the gang orders of plugins."""
     session = attempt.session
     options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)
 
 
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Solution:
-    """Return the solution from which the search of a round starts.
+    """Return the solution from which a round's search starts.
 
-    The first choice is the incumbent of the same search in an earlier session. The second choice is
-    the warm start. If neither solution satisfies every rule, the greedy solution is returned.
+    The first choice is the incumbent of the same search in an earlier session, the second choice
+    the warm start. If neither satisfies every rule, the greedy solution is used.
     """
     session, greedy = attempt.session, each.solutions[0]
     context, turn = session.context, session.history.turn + 1
@@ -147,10 +147,10 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 
 
 def _list_bases(each: Round) -> list[Solution]:
-    """Return the greedy solution, and a copy with preemptors nominated instead of placed.
+    """Return the greedy solution, and a copy in which preemptors are nominated, not placed.
 
-    A preemptor that takes idle capacity may occupy the node of an earlier placement. The two
-    solutions have equal values on all levels.
+    A preemptor that takes idle capacity may occupy the node of an earlier placement. Both solutions
+    have equal values on all levels.
     """
     greedy = each.solutions[0]
     decisions = greedy.decisions
@@ -166,7 +166,7 @@ def _list_bases(each: Round) -> list[Solution]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
-    """Return the solver's solution, or the start solution without a solver or possible gain."""
+    """Return the solver's solution, or the start solution if no solver is used or it is ideal."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)
@@ -186,9 +186,8 @@ def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solu
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline computes a plan with evictions during a solve.
 
-    The pipeline runs only if pods may be evicted, because the session reads the pipeline's plan
-    only in this case. Plugin failures are suppressed in the context, because the failures recur
-    when the plan is read.
+    The pipeline runs only if pods may be evicted, because the session reads its plan only then.
+    Plugin failures are suppressed here, because they recur when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import LevelProgress, Solution
 
 RESUMED = "resumed"
-"""The engine name of decisions that come from an earlier solve."""
+"""Engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""The reason why a search stops at the start: an earlier solve has proved the start optimal."""
+"""Why a search stops immediately: an earlier solve proved its start solution optimal."""
 
 
 class History:
-    """Progress and incumbents of all searches of a session, each reported as soon as found.
+    """The progress and incumbents of all searches of a session, each reported as soon as found.
 
     Parameters
     ----------
     watch
-        The receiver of progress and incumbents, or None to record nothing.
+        Receives progress and incumbents, or None to record nothing.
     elapsed
-        A function that returns the seconds since the session began, or None without a clock.
+        Returns the seconds since the session began; None without a clock.
 
     """
 
@@ -51,7 +51,7 @@ class History:
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Solution
     ) -> Callable[[LevelProgress], None] | None:
-        """Record the start of a search from a solution, and return a callback for progress.
+        """Record that a search starts from a solution; return a callback for progress.
 
         Returns None without a watch.
         """
@@ -65,7 +65,7 @@ class History:
         return search.hear
 
     def end(self, problem: Problem, solution: Solution) -> None:
-        """Record the end of a search, and the solution that the search returned."""
+        """Record the end of a search, and the solution that it returned."""
         if self._watch is None:
             return
         for result in solution.results:
@@ -74,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, solution.results))
 
     def adopt(self, other: History) -> None:
-        """Adopt and report the progress and incumbents of `other`, an unreported history."""
+        """Take over and report the progress and incumbents of a history that was not reported."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:
@@ -90,7 +90,7 @@ class History:
         return self.progress[-1].at_s if self.progress else 0.0
 
     def note(self, progress: Progress) -> None:
-        """Record and report progress that changes a value or a bound of a level."""
+        """Record and report progress that changes a level's value or bound."""
         if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)
@@ -104,7 +104,7 @@ class History:
 
 
 class Listener:
-    """A watch that receives progress and ignores solutions."""
+    """A watch that passes on progress and ignores solutions."""
 
     def __init__(self, hear: Callable[[Progress], None]) -> None:
         self._hear = hear
@@ -118,11 +118,11 @@ class Listener:
         self._hear(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """See `Watch`. The solution is ignored."""
+        """See `Watch`; the solution is ignored."""
 
 
 class _Search:
-    """One search: the levels of the search, and the latest bounds of the levels."""
+    """One search: its levels, and their latest bounds."""
 
     def __init__(
         self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Solution
@@ -133,10 +133,10 @@ class _Search:
         self._turn = history.turn
 
     def hear(self, news: LevelProgress) -> None:
-        """Receive a better value, bound or solution of a level."""
+        """Receive a level's better value, bound or solution."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # Bounds of less important levels were proved for an earlier value of the changed level.
+            # The following levels' bounds were proved for an earlier value of this level.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
@@ -144,11 +144,11 @@ class _Search:
             self._history.improved(self._lazily(news.decisions))
 
     def report_level(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
-        """Record the value and the bound of a level."""
+        """Record a level's value and bound."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:
-        """Return a function that computes the incumbent from which a search could resume."""
+        """Return a function that computes the incumbent with which a search could resume."""
         return self._lazily(lambda: decisions)
 
     def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:
@@ -170,7 +170,7 @@ def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:
 
 
 def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
-    """Return the node name of each placed task by task key, sorted by key."""
+    """Return the node name of each placed task, keyed by task and sorted by key."""
     nodes, tasks = problem.snapshot.nodes, problem.tasks
     placed = np.flatnonzero(decisions.node_of >= 0).tolist()
     node_of = decisions.node_of.tolist()
@@ -180,9 +180,9 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Solution
 ) -> Solution | None:
-    """Return the solution of an incumbent, or None if it does not fit or is worse than `greedy`.
+    """Return an incumbent's solution, or None if it does not fit or is worse than `greedy`.
 
-    The returned solution has not been verified.
+    The solution is not verified yet.
     """
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     task_of = {t.key: i for i, t in enumerate(problem.tasks)}

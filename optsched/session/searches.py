@@ -1,8 +1,8 @@
 """The searches of an attempt: rounds with and without victims, and the candidate plans.
 
-The result of a search depends on the division of the search time, so a longer search may find a
-worse plan. With a large budget, the session therefore first runs searches with a tenth of the
-budget. The plans of the shorter searches also become candidates.
+The result of a search depends on how its time is divided, so a longer search may find a worse plan.
+With a large budget, the session therefore first runs searches with a tenth of the budget. The plans
+of these shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Searched:
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Search first with small fractions of a large budget, and last with the rest of it."""
+    """Search first with small fractions of a large budget, then with the rest of the budget."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
-    # A resumed session skips the shorter searches, which the earlier session has run.
+    # A resumed session skips the shorter searches, which the earlier session ran.
     may_begin_shorter = session.is_optimised and not session.context.start
     for limits in session.clock.shorter_limits if may_begin_shorter else ():
         brief = _shorten(attempt, limits)
@@ -65,14 +65,14 @@ def run_searches(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
-    # All candidates report why the last search stopped, because the session ends with this search.
+    # All candidates report why the last search stopped, because the session ends with it.
     stopped = rounds.first.solutions[0].stopped
     earlier = [replace(c, solution=replace(c.solution, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 
 
 def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
-    """Return the attempt with the given limits, and with a history that is not reported."""
+    """Return the attempt with the given limits, and with a history that is only previewed."""
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
     context = session.context
@@ -84,18 +84,18 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
 
 
 _QUIET_S: Final = 2.0
-"""A shorter search that ends within `_QUIET_S` seconds is reported only at the end."""
+"""A shorter search that ends within this number of seconds is never previewed."""
 
 
 class _Preview:
-    """A reporter for the progress of a shorter search that takes longer than `_QUIET_S`."""
+    """Previews the progress of a shorter search that takes longer than `_QUIET_S`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._early: list[Progress] = []
 
     def hear(self, progress: Progress) -> None:
-        """Report progress as a preview; progress before `_QUIET_S` seconds is reported later."""
+        """Preview progress; what was reported before `_QUIET_S` seconds is held back until then."""
         self._early.append(replace(progress, turn=0))
         if progress.at_s < _QUIET_S:
             return
@@ -123,7 +123,7 @@ class _ProofRecorder:
 
 
 def _has_only_proofs(attempt: Attempt) -> bool:
-    """Return whether all solves ended with proofs, so that further searches would change nothing.
+    """Return whether all solves ended with proofs, so further searches would change nothing.
 
     Returns False if searches depend on a clock.
     """
@@ -132,7 +132,7 @@ def _has_only_proofs(attempt: Attempt) -> bool:
 
 
 def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:
-    """Place pods without evictions, and search for victims for the gangs that wait."""
+    """Place pods without evictions, then search for victims for the gangs that still wait."""
     start = attempt.reserved.snapshot
     return decide_evictions(
         attempt, place_pods(attempt, start, EvictionPlan(), previous, warm_start)
@@ -164,12 +164,12 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
 
 
 def list_searched(rounds: Rounds) -> list[Candidate]:
-    """Return candidates of all rounds: the solver's solutions and the greedy solutions."""
+    """Return all rounds' candidates: the solver's solutions and the greedy solutions."""
     candidates: list[Candidate] = []
     for each in (rounds.cleared, rounds.first, rounds.joint, rounds.reclaimed):
         if each is None:
             continue
-        # If the solver returned the pipeline's decisions, the decisions are added only once.
+        # If the solver returned the pipeline's decisions, they are added only once.
         distinct = {id(solution.decisions): solution for solution in reversed(each.solutions)}
         candidates += [Candidate(each, solution) for solution in reversed(distinct.values())]
     return candidates
@@ -178,8 +178,8 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
 def _is_best(found: Round, *, can_evict: bool) -> bool:
     """Return whether no other candidate can be better than a round on a level over gangs.
 
-    Bounds of a round hold only for the evictions of the round. If the policy permits other
-    evictions, the round is best only if the ideal values are reached.
+    A round's bounds hold only for its evictions. If the policy permits other evictions, the round
+    is best only if it reaches the ideal values.
     """
     solution = found.solutions[0]
     if can_evict:
@@ -195,10 +195,10 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
     """Yield the pipeline's plans that are better than `best`, with victims chosen as in Volcano.
 
-    The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
-    pipeline prevents other gangs from using reserved capacity, as in a session without a solver.
-    Gangs that evict pods without an entitlement are dropped. Dropping such gangs is not recorded as
-    a repair, because the pipeline chooses victims by other rules.
+    The first pipeline orders gangs by the levels' tiers, the second by the plugins. The third
+    prevents other gangs from using reserved capacity, as in a session without a solver. Gangs that
+    evict pods without an entitlement are dropped. This is not recorded as a repair, because the
+    pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.solutions[-1].decisions
@@ -221,18 +221,18 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
 
 def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
-    """Yield pipelines with evictions: by the tiers, by the plugins, and with reservations kept."""
+    """Yield evicting pipelines: ordered by tiers, by plugins, and with reservations kept."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
-    # Without victims, the pipeline by tiers gives the same plan as the first round.
+    # Without victims, the pipeline ordered by tiers gives the same plan as the first round.
     if first.evicting is not None and (is_gated or len(running_tasks(problem))):
         yield first.evicting
     yield pipeline_with_evictions(attempt, problem, first.tiers, None)
     if attempt.reserved.reservations and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        # In the first two pipelines, entitled gangs may start on reserved capacity. In the third
-        # pipeline, entitled gangs reclaim capacity or wait.
+        # In the first two pipelines, entitled gangs may start on reserved capacity. In the third,
+        # they reclaim capacity or wait.
         strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.reservations)
         without = compile_problem(replace(kept, reservations=strict), problem)
         yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -1,7 +1,7 @@
 """One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study call `run_session`. The callers differ in the
-source of the snapshot and in the execution of the plan.
+The live scheduler, the offline solver and every study call `run_session`. They differ in where the
+snapshot comes from and in how the plan is executed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_ATTEMPTS = 4
 """Maximum number of attempts of a session.
 
 If the verifier rejects every plan, the second attempt excludes custom actions, and later attempts
-exclude gangs that rules of custom plugins reject.
+exclude the gangs that rules of custom plugins reject.
 """
 
 
@@ -56,21 +56,21 @@ class Trace:
     Attributes
     ----------
     seconds
-        Wall time by phase, such as shuffle, reserve, compile, greedy, solve, verify and explain.
+        Wall time per phase, such as shuffle, reserve, compile, greedy, solve, verify and explain.
     violations
-        Violations of the rejected plans; empty if the verifier accepts the first plan.
+        The rule violations of rejected plans; empty if the verifier accepts the first plan.
     kept_at
-        The location at which the last rejected plan and the snapshot are stored.
+        Where the last rejected plan and its snapshot are stored.
     repairs
-        Records of rejected plans that were repaired by dropping the gangs at fault.
+        For each rejected plan that was repaired, the dropped gangs and a violation.
     faults
         Failures of custom plugins and of extenders.
     answers
-        Calls to extenders and replies of extenders, as the texts that a snapshot stores.
+        Calls to extenders and their replies, as texts that a snapshot stores.
     num_cut_searches
-        Number of device searches that a limit ended without a result, by limit.
+        Number of device searches that were cut by a limit, keyed by limit.
     progress, incumbents
-        Values and bounds over time, and the solution of each search; empty without a watch.
+        Values and bounds over time, and each search's solution; empty without a watch.
 
     """
 
@@ -87,10 +87,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a session: the plan, and the problem that the next session reuses.
+    """The result of a session: the plan, and the problem that the next session reuses.
 
-    `flaws` are contradictions between cluster objects. `opened` are the keys of tasks that get no
-    node, but whose gates open because a queue admits the task.
+    `flaws` are contradictions between cluster objects. `opened` are the keys of tasks whose gates
+    open because their queue admits them, although no node fits.
     """
 
     plan: Plan
@@ -103,19 +103,18 @@ class Report:
 def run_session(
     snapshot: Snapshot, policy: Policy, context: SessionContext, previous: Problem | None = None
 ) -> Report:
-    """Return the plan for a snapshot, with a trace of the session and the compiled problem.
+    """Return the plan for a snapshot, with the session's trace and the compiled problem.
 
     Parameters
     ----------
     snapshot
         The snapshot of the cluster.
     policy
-        The policy, with actions, rules, levels and budgets.
+        The policy: actions, rules, levels and budgets.
     context
-        The dependencies and settings of the session, such as clock, solver and limits.
+        The session's dependencies and settings, such as clock, solver and limits.
     previous
-        The problem of an earlier session, which makes compiling cheaper and does not change the
-        plan.
+        The problem of an earlier session, which speeds up compiling and does not change the plan.
 
     """
     if previous is not None and has_many_unused_resources(previous):
@@ -156,11 +155,10 @@ def run_session(
 def expected_starts(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return by gang key reservations with the times at which waiting gangs could start.
+    """Return, keyed by gang, reservations with the times at which waiting gangs could start.
 
-    The prediction assumes that no further gangs arrive, and that running pods end as their
-    manifests say. `is_open` of a reservation is True if the start depends on a pod with an unknown
-    end.
+    The prediction assumes that no further gangs arrive and that running pods end when their
+    manifests say. A reservation has `is_open` if the start depends on a pod whose end is unknown.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -168,17 +166,17 @@ def expected_starts(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The evaluation of actions on a snapshot, regardless of the source of the actions.
+    """The evaluation of actions on a snapshot, whatever their source.
 
     Attributes
     ----------
     levels
-        Results of levels as in a certificate. The bound of each level is its ideal value, because
-        no level is solved.
+        Level results as in a certificate. Each level's bound is its ideal value, because no level
+        is solved.
     violations
-        Violations of hard rules by the actions.
+        The hard-rule violations that the actions cause.
     explain_pending
-        A function that returns by gang key why gangs with pending tasks wait.
+        Returns, keyed by gang, why gangs with pending tasks wait.
 
     """
 
@@ -188,10 +186,10 @@ class Judgement:
 
 
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
-    """Verify actions against every hard rule, and compute the actions' value on every level.
+    """Verify actions against every hard rule, and compute their value on every level.
 
-    Nothing is solved, and the result depends only on the snapshot, the policy and the actions.
-    Gangs that borrow count in the levels `lent`, not in the levels of admission.
+    Nothing is solved: the result depends only on the snapshot, the policy and the actions. Gangs
+    that borrow count in the levels `lent`, not in the admission levels.
 
     Raises
     ------
@@ -218,10 +216,10 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
-    """Return by queue the keys of waiting gangs in the queue order of the next session.
+    """Return, keyed by queue, the waiting gangs' keys in the next session's queue order.
 
-    A gang waits if no task of the gang runs, even if the pods of the gang do not exist yet. Queue
-    order is not start order: a smaller gang may fit first.
+    A gang waits if none of its tasks runs, even if its pods do not exist yet. Queue order is not
+    start order: a smaller gang may fit first.
     """
     session = normalise(snapshot, policy, SessionContext())
     problem = compile_problem(session.snapshot, None)

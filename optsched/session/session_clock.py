@@ -1,4 +1,4 @@
-"""The wall time of one session: the seconds of each phase, and the time left for searches."""
+"""The wall time of one session: the time of each phase, and the time left for searches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
-"""The smallest budget, and the smallest deterministic time in seconds, of a shorter search."""
+"""The smallest budget in ms, and the smallest deterministic time in s, of a shorter search."""
 
 
 class SessionClock:
-    """A timer that measures phases and limits searches; without a clock, no time limit applies.
+    """Measures phases and limits searches; without a clock, no time limit applies.
 
     Parameters
     ----------
     clock
-        The clock, or None if no clock may be read. Without a clock, every phase takes 0 seconds.
+        The clock, or None if no clock may be read. Then every phase takes 0 seconds.
     limits
-        The limits of one search, before the clock reduces the limits.
+        The limits of one search, before the clock reduces them.
     period_ms
-        The wall time within which the session aims to end, in milliseconds, or None for no aim.
+        The wall time in milliseconds within which the session aims to end, or None.
 
     """
 
@@ -46,7 +46,7 @@ class SessionClock:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Add the duration of the block to a phase."""
+        """Add the block's duration to a phase."""
         self._phase, self._phase_begun_s = phase, self._now_s()
         try:
             yield
@@ -58,9 +58,9 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record the duration of a block for a phase, but do not add the duration to the phase.
+        """Record a block's duration as a run of a phase, without adding it to the phase's total.
 
-        The duration of the enclosing phase already includes the block.
+        The enclosing phase already includes it.
         """
         begun_s = self._now_s()
         try:
@@ -74,7 +74,7 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> Callable[[], float] | None:
-        """A function that returns the seconds since the session began. None without a clock."""
+        """A function that returns the seconds since the session began; None without a clock."""
         return None if self._clock is None else lambda: self._now_s() - self._begun_s
 
     def _elapsed_ms(self) -> int | None:
@@ -89,8 +89,8 @@ class SessionClock:
     def deadline(self) -> Callable[[], bool]:
         """Return a function that checks whether a pipeline that starts now has run too long.
 
-        A budget is the time limit of one search. The function returns True from one budget after
-        the end of the period, or from one budget after now if the period has already ended.
+        A budget is the time limit of one search. A pipeline has run too long one budget after the
+        end of the period, or, if the period has already ended, one budget after its start.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -101,11 +101,11 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search, to estimate the time to verify and explain."""
+        """The time in ms before the first search, an estimate of the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
-        """Return the remaining period in ms, less the time to verify and explain the plan.
+        """Return the rest of the period in ms, less the time to verify and explain the plan.
 
         Returns None without a clock or a period.
         """
@@ -118,8 +118,8 @@ class SessionClock:
     def limits(self) -> Limits:
         """The limits of one search, fixed when first read.
 
-        All searches together may take two budgets. If the period is too short for two budgets, each
-        search gets less time, but at least half a budget. Without searches, no gang could preempt.
+        All searches together may take two budgets. If the period is too short for that, each search
+        gets less time, but at least half a budget; otherwise, no gang could preempt.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -129,11 +129,11 @@ class SessionClock:
 
     @property
     def shorter_limits(self) -> tuple[Limits, ...]:
-        """The limits of the shorter searches that precede the main search, the smallest first.
+        """The limits of the shorter searches that precede the main search, smallest first.
 
-        The budget of each search is a tenth of the next search's budget, and at least
-        `LEAST_SHORTER_MS`. If no budget is set, the deterministic time is divided by ten in the
-        same way, with the minimum `LEAST_SHORTER_S`. The result is empty after the first search.
+        Each search's budget is a tenth of the next one's, and at least `LEAST_SHORTER_MS`. Without
+        a budget, the deterministic time is divided by ten in the same way, with the minimum
+        `LEAST_SHORTER_S`. Empty once a search has run.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -148,7 +148,7 @@ class SessionClock:
         return tuple(found)
 
     def begin_shorter(self, limits: Limits) -> SessionClock:
-        """Return a clock for searches with the limits `limits` that start now."""
+        """Return a clock for searches that start now, with the given limits."""
         return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
@@ -160,10 +160,10 @@ class SessionClock:
             self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a search for placements: the time left, or `least_placement_ms`.
+        """Return the limits of a placement search: the time left, or `least_placement_ms`.
 
-        Every search but the first has to leave time to verify the plan within the period. The
-        search leaves `kept_ms` milliseconds to later searches.
+        Every search but the first must leave time to verify the plan within the period. The search
+        leaves `kept_ms` milliseconds for later searches.
         """
         limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()
         if left_ms is None or limits.budget_ms is None:
@@ -175,18 +175,18 @@ class SessionClock:
 
     @property
     def least_placement_ms(self) -> int:
-        """The shortest time of a search for placements in ms, a quarter of a budget."""
+        """The shortest time of a placement search in ms: a quarter of a budget."""
         return (self.limits.budget_ms or 0) // 4
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """The time of the joint search for victims in ms, half a budget; None without a budget."""
+        """The time of the joint victim search in ms: half a budget, or None without a budget."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
-        """The limits of a search for loans, a quarter of the budget, or None if no time is left."""
+        """The limits of a loan search, with a quarter of the budget; None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None
@@ -197,9 +197,9 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return the wall time in ms that remains of two budgets (time limits of one search).
+        """Return how many ms are left of two budgets (a budget is the time limit of one search).
 
-        `kept_ms` is subtracted for later searches. Returns None if no limit on time applies.
+        `kept_ms` is subtracted for later searches. Returns None if no time limit applies.
         """
         if self.limits.budget_ms is None or self._clock is None:
             return None
@@ -212,8 +212,8 @@ class SessionClock:
     def has_time(self) -> bool:
         """Whether the greedy pipeline has time to compute one more plan.
 
-        The pipeline is assumed to take as long as the longest run so far. The remaining period must
-        suffice for such a run and for verifying the plan.
+        The pipeline is assumed to take as long as its longest run so far. The rest of the period
+        must suffice for this and for verifying the plan.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""For each evicting action of a policy, the evictions that the action permits with a solver."""
+"""Maps each evicting action of a policy to the kind of eviction that it permits with a solver."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +58,18 @@ class SessionInput:
     given
         The snapshot before normalisation.
     snapshot
-        The normalised snapshot, for example without guarantees that exceed cluster capacity.
+        The normalised snapshot; for example, it lacks guarantees that exceed cluster capacity.
     unheld
-        The guarantees that were dropped, because the amounts exceed cluster capacity.
+        The guarantees that were dropped because they exceed cluster capacity.
     policy
-        The policy, whose rules call the extenders of the session and record failures as faults.
+        The policy, whose rules call the session's extenders and record failures as faults.
     rules
-        The rules for the verifier and for the choice of victims: the policy's rules and the guards
-        on evictions.
+        The rules for the verifier and for choosing victims: the policy's rules, and rules that
+        guard against wrong evictions.
     left_out
-        Keys of gangs that get no node, because custom plugins reject every plan with the gang.
+        Keys of gangs that get no node, because custom plugins reject every plan that starts them.
     context, clock, history, faults, extenders
-        The dependencies of the session, and the recorders of times, progress, failures and replies.
+        The session's dependencies, and recorders of times, progress, failures and extender replies.
 
     """
 
@@ -101,7 +101,7 @@ class SessionInput:
         return self.reach | {CONSOLIDATE} & set(self.policy.actions)
 
     def without_proposers(self, broken_rule: str) -> SessionInput:
-        """Return the input without custom actions, and record that custom actions broke a rule."""
+        """Return the input without custom actions; record that custom actions violated a rule."""
         message = f"is left out, as no plan with it kept every rule: {broken_rule}"
         for proposer in self.policy.proposers:
             proposer.object(message, self.faults)
@@ -118,7 +118,7 @@ class SessionInput:
 
 
 def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> SessionInput:
-    """Return the input of a session, with the snapshot normalised and the rules connected."""
+    """Normalise the snapshot and connect the rules; return the session's input."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
     if context.period_ms is not None:  # Only a live scheduler has later sessions.
@@ -152,7 +152,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
 
 
 def eviction_reach(policy: Policy) -> frozenset[str]:
-    """Return the subset of preempt and reclaim that a policy permits by its actions and plugins."""
+    """Return the subset of preempt and reclaim that a policy's actions and plugins permit."""
     reach = {EVICTING[action] for action in policy.actions if action in EVICTING}
     if not policy.rules.enables("priority", Switch.PREEMPTABLE):
         reach.discard(PREEMPT)
@@ -164,10 +164,9 @@ def eviction_reach(policy: Policy) -> frozenset[str]:
 
 
 def without_gangs(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which every task may start before the other tasks of its gang.
+    """Return the snapshot in which a task may start before the other tasks of its gang.
 
-    A policy without the plugin `gang` uses the changed snapshot. Votes on enqueueing still use the
-    minimum of a gang.
+    It is used for policies without the plugin `gang`. Enqueueing still respects a gang's minimum.
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
@@ -176,7 +175,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
     """Return tiers by the queue and gang priorities that the policy uses, queue priority first.
 
-    If the policy has `conformance`, system gangs precede all other gangs.
+    If the policy has the plugin `conformance`, system gangs precede all other gangs.
 
     Parameters
     ----------
@@ -204,7 +203,7 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
 
 
 def with_verdicts(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with device selectors evaluated, except for costly requests.
+    """Return the snapshot with its device selectors evaluated, except for costly requests.
 
     Returns the same snapshot if the evaluation changes nothing.
     """
@@ -216,7 +215,7 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
 
 
 def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
-    """Yield (namespace, request) of the unallocated device requests of pods and of pods' claims."""
+    """Yield (namespace, request) for the unallocated device requests of pods and their claims."""
     claims = snapshot.devices.claims
     seen: set[tuple[str, object]] = set()
     for gang in snapshot.gangs:
@@ -235,7 +234,7 @@ def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]
 
 
 def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
-    """Return the snapshot with exclusion groups as annotations of tasks (`DeviceShare.exclusive`).
+    """Annotate tasks with their exclusion groups (`DeviceShare.exclusive`).
 
     Returns the same snapshot if no rule defines exclusion groups.
     """
@@ -262,9 +261,9 @@ def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """Return the snapshot with scored images and data sets added to pending tasks' shapes.
+    """Add the images and data sets that rules score to the pending tasks of a snapshot.
 
-    Returns the same snapshot if no task uses such data, or if all nodes hold the same data.
+    Returns the same snapshot if no task uses them, or if all nodes hold the same ones.
     """
     rules = list(scoring)
     images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)
@@ -302,9 +301,9 @@ class _Known(NamedTuple):
     Attributes
     ----------
     held
-        The names that at least one node holds.
+        The names that at least one node stores.
     telling
-        The names that at least one node, but not every node, holds.
+        The names that some nodes store and others do not.
 
     """
 
@@ -313,7 +312,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
-        """Return the names in `counts`, which is the number of nodes that hold each name."""
+        """Return the names in `counts`, which maps a name to the number of nodes that store it."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)
 

@@ -1,10 +1,10 @@
 """Check whether a new snapshot could lead to another plan than the last snapshot.
 
-A session that binds and evicts no pod leaves the cluster unchanged, so the next session would make
-the same decision. Three changes do not change the decision: started bound tasks, another recent
-usage of queues, and a later time. Time has an effect only once a gang has waited so long that the
-gang takes precedence. Every other change requires a new decision. Even lost capacity requires a new
-decision, because the loss may satisfy a rule that compares pods.
+A session that binds and evicts no pod leaves the cluster unchanged, so the next session would
+decide the same. Three changes do not affect the decision: a bound task starts to run, the recent
+usage of queues changes, or time passes. Time matters only when a gang has waited so long that it
+takes precedence. Every other change requires a new decision. Even a loss of capacity does, because
+it may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time in ms after which a proved decision is repeated, in case a rule depends on time."""
+"""Time in ms after which a proved decision is repeated, in case some rule depends on time."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which an unproved decision is repeated.
-
-The time doubles with each repetition.
+"""Time in ms after which an unproved decision is repeated; doubles with each repetition.
 """
 
 MOST_TIMES: Final = 4
-"""The largest multiple of the usual budget for a session that repeats a decision."""
+"""Maximum multiple of the usual budget for a session that repeats a decision."""
 
 OTHERS_MS: Final = 1_000
-"""Time in ms after which a session repeats a decision that used replies of an external service.
+"""Time in ms after which a decision that used replies of an external service is repeated.
 
-The replies of an external service may change without notice.
+These replies may change without notice.
 """
 
 _PARTS: Final = tuple(
@@ -50,7 +48,7 @@ _PARTS: Final = tuple(
     for part in fields(Snapshot)
     if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
-"""Names of the fields of a snapshot that must be equal for the same plan."""
+"""Names of the snapshot fields that must be equal for the same plan."""
 
 
 def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
@@ -90,7 +88,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task; a bound task becomes running, because no rule distinguishes the states."""
+    """Return the task; a bound task becomes running, because no rule tells the two apart."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -102,13 +100,13 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return the next time in ms at which a gang has waited too long, or None without a gang."""
+    """Return the next time in ms at which some gang has waited too long; None if there is none."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return the time in ms after which a plan is computed again, after `times` repetitions."""
+    """Return after how many ms a plan that was repeated `times` times is computed again."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
@@ -126,5 +124,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Return the time in ms in which a session aims to end: its period, at least 2.5 budgets."""
+    """Return the time in ms within which a session aims to end: its period or 2.5 budgets."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SECONDS: Final = 10.0
-"""The default time limit in seconds of a solve that uses a clock."""
+"""The default time limit of a solve in seconds, if the solve uses a clock."""
 
 
 ENGINES: Final = 2
-"""Number of engines of an offline solve, in which no pod waits for the end of the solve."""
+"""Number of engines of an offline solve, which delays no pod."""
 
 
 def limits_of(
@@ -45,9 +45,9 @@ def limits_of(
 def solver_of(
     policy: Policy, is_stopped: Callable[[], bool] | None = None
 ) -> Iterator[WorkerProcess | None]:
-    """Yield a worker process that is ready to solve, or None for policies without a solver.
+    """Yield a worker process that is ready to solve, or None if the policy has no solver.
 
-    After `is_stopped` returns True, solves of the worker end with the best solution so far.
+    Once `is_stopped` returns True, the worker's solves end with the best solution so far.
     """
     if policy.solver is SolverKind.NONE:
         yield None

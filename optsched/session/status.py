@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """The phase and the task counts of a gang, and why the gang waits.
-
-    The attribute `reason` is None if the gang does not wait.
-    """
+    """A gang's phase and task counts, and why it waits; `reason` is None if it does not wait."""
 
     phase: GangPhase
     running: int
@@ -30,7 +27,7 @@ class GangStatus:
 
 
 def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
-    """Return the number of allocated tasks by gang, and the keys of the enqueued gangs."""
+    """Return the number of allocated tasks per gang, and the keys of the enqueued gangs."""
     allocated: dict[str, int] = {}
     for action in plan.actions:
         if isinstance(action, Allocate):
@@ -44,7 +41,7 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     Parameters
     ----------
     gang
-        The gang as in the snapshot of the session.
+        The gang in the session's snapshot.
     reason
         The reason why tasks of the gang still wait, or None if no task waits.
     allocated

@@ -1,7 +1,7 @@
-"""Tracking of the past usage of queues across sessions, for policies that read past usage.
+"""Track the usage history of queues across sessions, for policies that read it.
 
-The module `usage` does no I/O and reads no clock. Every snapshot contains a time, and gets the
-usage of queues until this time.
+This module does no I/O and reads no clock. A snapshot contains its time, and gets each queue's
+usage until then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
 
 WRITTEN_EVERY_MS: Final = 30_000
-"""The shortest time between two writes of a queue's usage, in milliseconds."""
+"""Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The smallest relative difference from the last written usage (decayed) that is written."""
+"""Minimum relative difference from the (decayed) last written usage that is worth a write."""
 
 
 class UsageKeeper:
-    """The tracked usage of queues by name.
+    """The tracked usage of each queue.
 
     Between two snapshots, each queue is assumed to hold the amounts of the earlier snapshot.
     """
@@ -38,11 +38,11 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """Return the snapshot with the usage of queues until the time of the snapshot.
+        """Add to a snapshot the usage of its queues until the snapshot's time.
 
-        Without a half-life, the snapshot is returned unchanged. For queues that are not tracked
-        yet, the initial usage is taken from the snapshot. An untracked queue is assumed to have
-        held its current amounts since the last write of its usage.
+        Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
+        starts with the usage in the snapshot. It is assumed to have held its current amounts since
+        that usage was written.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -66,7 +66,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return each queue's usage without child queues, reusing the sums of unchanged gangs."""
+        """Return each queue's usage without its child queues; reuse the sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
@@ -81,9 +81,9 @@ class UsageKeeper:
         return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
-        """Yield the (queue, usage) pairs to write now, and record the pairs as written.
+        """Yield the (queue, usage) pairs to write now, and record them as written.
 
-        If `once_settled` is True, the shortest time between two writes does not apply.
+        If `once_settled` is True, the minimum time between two writes does not apply.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)

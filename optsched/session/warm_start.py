@@ -1,4 +1,4 @@
-"""Warm starts: placements that an earlier search has found for pods that still wait.
+"""Warm starts: placements that an earlier search found for pods that still wait.
 
 Equal snapshots, policies, limits and warm starts give equal plans.
 """
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import Solution
 
 EARLIER = "an earlier search"
-"""The engine name of decisions that come from a warm start."""
+"""Engine name of decisions that come from a warm start."""
 
 LEAST_MS = 100
-"""The smallest budget of a search between sessions, in milliseconds."""
+"""Minimum budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
 """Time in ms before each session in which no search runs, so that the session starts on time."""
 
 MOST_ACTIONS = 20
-"""The largest number of actions in a plan for which a search may run during plan execution."""
+"""Maximum number of actions in a plan for which a search may run while the plan is executed."""
 
 FIRST_SEED = 1000
-"""Seed of the first search between sessions, which no session uses."""
+"""Seed of the first search between sessions; no session uses it."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
 """The phases of a session that are searches."""
@@ -63,14 +63,14 @@ _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSO
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Placements of gangs from which a search starts.
+    """Placements of gangs, from which a search starts.
 
     Attributes
     ----------
     gangs
-        Maps the key of each gang to the nodes of the gang's tasks, by task key.
+        Maps a gang's key to the nodes of its tasks, keyed by task.
     nominated
-        Keys of gangs that are nominated, not placed, because the gangs wait for terminating pods.
+        Keys of gangs that are nominated, not placed, because they wait for terminating pods.
 
     """
 
@@ -79,7 +79,7 @@ class WarmStart:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the placements of a plan; the next session drops placements already bound."""
+        """Return the placements of a plan; the next session drops those that are already bound."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -89,7 +89,7 @@ class WarmStart:
 
     @classmethod
     def from_decisions(cls, problem: Problem, decisions: Decisions) -> Self:
-        """Return the placements of decisions, for another search in the same session."""
+        """Return the placements in `decisions`, for another search in the same session."""
         gangs: dict[str, dict[str, str]] = {}
         all_gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
         for t in np.flatnonzero(decisions.node_of >= 0).tolist():
@@ -107,19 +107,19 @@ def without_evictions(policy: Policy) -> Policy:
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return the limits of a search between sessions, or None if a search is useless or too short.
+    """Return the limits of a search between sessions, or None if it is useless or too short.
 
-    A search is useful if gangs wait, the plan is unproved, and the plan's few actions leave time
-    for a search. All other phases are assumed to take as long as in the last session.
+    A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
+    time is left. All other phases are assumed to take as long as in the last session.
 
     Parameters
     ----------
     plan, seconds
-        The plan of the last session, and the seconds of that session by phase.
+        The last session's plan, and the seconds of each of its phases.
     left_ms
-        The wall time until the next session may begin, in milliseconds.
+        The wall time in milliseconds until the next session may begin.
     repeats
-        Number of consecutive sessions that had the same input and changed nothing. Each repetition
+        Number of consecutive sessions with the same input that changed nothing. Each repetition
         uses another seed.
 
     """
@@ -137,22 +137,20 @@ def start_from(
     warm_start: WarmStart,
     greedy: Solution,
 ) -> Solution | None:
-    """Return the valid placements of a warm start, with greedy placements on remaining capacity.
+    """Return a warm start's valid placements, with greedy placements on remaining capacity.
 
-    A gang is dropped if a task of the gang no longer waits, or if a node was deleted or lacks idle
-    capacity. A gang is also dropped if the greedy decision on the gang is final. The returned
-    solution has not been verified.
+    A gang is dropped if one of its tasks no longer waits, if a node was deleted or lacks idle
+    capacity, or if the greedy decision on the gang is final. The solution is not verified yet.
 
     Returns
     -------
     Solution | None
-        The solution, or None if no gang remains, or if the greedy solution is at least as good.
+        The solution, or None if no gang is left or if the greedy solution is at least as good.
 
     """
     tiers, levels = goal
     base = greedy.decisions
-    # Nominations of other gangs may conflict with the warm start, so these nominations are not
-    # kept.
+    # Nominations of other gangs may conflict with the warm start, so they are not kept.
     is_waiting = [gang.key in warm_start.nominated for gang in problem.snapshot.gangs]
     final = find_nominated_gangs(problem, base) & np.array(is_waiting, np.bool_)
     final[list(greedy.final)] = True
@@ -171,7 +169,7 @@ def start_from(
 
 
 def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart) -> I64:
-    """Return (T,) nodes of the tasks of gangs that still fit, placed in order of importance."""
+    """Place the gangs that still fit, in order of importance; return the tasks' nodes (T,)."""
     node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     is_open = problem.shape_of >= 0

@@ -245,8 +245,7 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    `leadership` says whether this process leads. `is_contested` is true if other processes may
-    lead.
+    `leadership` is that of this process. `is_contested` is true if other processes may lead.
     """
 
     def __init__(

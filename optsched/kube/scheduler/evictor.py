@@ -1,6 +1,6 @@
 """Evict the victims of a plan, and nominate the tasks that will use their resources.
 
-If a plan moves pods to make room for a gang, the gang is annotated with the moves before the
+If a plan moves pods to free capacity for a gang, the gang is annotated with the moves before the
 eviction (see `cluster.relocation`). As soon as a plan is made, the cache treats its victims as
 terminating, and the tasks that wait for the victims' resources as nominated. Nominations are
 written before evictions are sent. A scheduler that starts between the two writes finds the
@@ -404,7 +404,7 @@ class Evictor:
         self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
     def _write_moves(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods that were moved to make room for it."""
+        """Annotate a gang with the pods that were moved to free capacity for it."""
         self._cache.assume_moves(gang.key, text)
         if is_upstream(gang):
             return  # this scheduler never writes upstream Kubernetes PodGroups
