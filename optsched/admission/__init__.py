@@ -1,7 +1,7 @@
-"""Admission of objects; `services.review` returns the response to a request.
+"""Admission rules; `services.review` returns the response to a request.
 
-Each kind has a module with its rules as small functions. No function waits, reads a clock or sends
-a request to a server. Paths, rules and messages are the same as in Volcano
-(pkg/webhooks/admission), unless a comment states a difference. `optsched.kube.webhook.server`
-answers admission requests over HTTP with these reviews.
+Each kind has a module whose rules are small functions. No function waits, reads a clock or sends a
+request. Paths, rules and messages are the same as in Volcano (pkg/webhooks/admission), unless a
+comment states a difference. `optsched.kube.webhook.server` answers admission requests over HTTP
+with these reviews.
 """

@@ -1,6 +1,6 @@
-"""Validation of Commands: only users who may patch a queue may open or close the queue.
+"""Validation of Commands: only a user who may patch a queue may open or close it.
 
-Volcano does not review Commands, so any user who may create a Command in a namespace can close a
+Volcano does not review Commands, so any user who may create a Command in some namespace can close a
 queue.
 """
 

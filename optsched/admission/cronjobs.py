@@ -1,7 +1,7 @@
 """Validation of CronJobs: their schedule, and the jobs that they create.
 
-Source: pkg/webhooks/admission/cronjobs. In contrast to Volcano, the job template is also checked,
-because its mistakes would otherwise appear only when the first job is due.
+Source: pkg/webhooks/admission/cronjobs. Unlike in Volcano, the job template is also checked,
+because mistakes in it would otherwise appear only when the first job is due.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Review
 
 _MAX_NAME: Final = 52
-"""Maximum length of a CronJob's name, to which job names add a dash and ten digits."""
+"""Maximum length of a CronJob's name; job names append a dash and ten digits to it."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 

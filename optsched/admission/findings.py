@@ -1,4 +1,4 @@
-"""Findings of a review: denials, warnings and changes of the reviewed object."""
+"""Findings of a review: denials, warnings, and changes to the reviewed object."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems and of warnings in one review."""
+"""Maximum number of problems, and of warnings, in one review."""
 MAX_SENTENCE: Final = 1000
-"""Maximum number of characters of a problem or warning."""
+"""Maximum number of characters in a problem or warning."""
 MAX_RESTS: Final = 20
 """Maximum number of objects that are read again before a denial."""
 
@@ -31,11 +31,11 @@ class ReviewEnded(Exception):
 
 
 class Findings:
-    """The problems and warnings of a review and its changes of the object, without duplicates.
+    """The problems and warnings of a review and its changes to the object, without duplicates.
 
     A problem is a reason for denial.
 
-    At most `MAX_FINDINGS` problems are kept; a further problem raises `ReviewEnded`.
+    At most `MAX_FINDINGS` problems are kept; one more problem raises `ReviewEnded`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Findings:
         self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
-        """Add a problem, which denies the request."""
+        """Add a problem, so that the request is denied."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"only the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded
@@ -58,15 +58,15 @@ class Findings:
         raise ReviewEnded
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
-        """Add a problem about an invalid value, in Kubernetes' message format."""
+        """Add a problem about an invalid value, in the Kubernetes message format."""
         self.deny(f"{path}: Invalid value: {quote(value)}: {sentence}")
 
     def required(self, path: str, sentence: str) -> None:
-        """Add a problem about a missing field, in Kubernetes' message format."""
+        """Add a problem about a missing field, in the Kubernetes message format."""
         self.deny(f"{path}: Required value: {sentence}")
 
     def errors(self, errors: Iterable[FieldError]) -> None:
-        """Add a problem for each error of a field."""
+        """Add a problem for each field error."""
         for error in errors:
             self.deny(str(error))
 
@@ -77,22 +77,22 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether the number of warnings is below its limit, so that another warning is kept."""
+        """Whether another warning would be kept, because the limit is not reached."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Add a JSON patch operation that sets the value at a path, whose parent must exist."""
+        """Add a JSON patch operation that sets the value at a path; its parent must exist."""
         escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in path)
         pointer = "".join(f"/{step}" for step in escaped)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record an object on which a problem depends; a denial reads the object again first."""
+        """Record an object that a problem depends on; it is read again before a denial."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
     def has_problem_with(self, path: str) -> bool:
-        """Return whether a problem with a field, or with a nested field, has been reported."""
+        """Return whether a problem with this field, or with a field in it, was reported."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
@@ -102,7 +102,7 @@ class Findings:
 
 
 class Review(Findings):
-    """A request under review, with the cluster, the settings and the findings so far."""
+    """A request under review, with the cluster state, the settings and the findings so far."""
 
     def __init__(self, request: Request, world: World, settings: Settings) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question, or record an open question and return `default`."""
+        """Return the answer to a question; if it is still open, record it and return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
@@ -120,11 +120,11 @@ class Review(Findings):
 
     @property
     def is_spec_changed(self) -> bool:
-        """Whether the request creates, changes or removes the spec of the object."""
+        """Whether the request creates, changes or removes the object's spec."""
         return (self.request.old or {}).get("spec") != (self.request.obj or {}).get("spec")
 
     def response(self) -> Response:
-        """Return the response with all findings of this review."""
+        """Return the response with all findings of the review."""
         return Response(
             problems=tuple(self._problems),
             patch=tuple(self._patch),
@@ -135,7 +135,7 @@ class Review(Findings):
 
 
 def get_mapping(obj: object, name: str) -> dict[str, Any]:
-    """Return a mapping in a field of an object; empty if the field is missing or no mapping."""
+    """Return the mapping in a field of an object; empty if the field is missing or no mapping."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

@@ -1,7 +1,7 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano's webhook, because Volcano's guides assume these defaults. A
-request for an extended resource, such as GPUs, without a limit gets an equal limit. The event
+Two defaults differ from Volcano's webhook, because Volcano's guides assume them. If an extended
+resource, such as GPUs, has a request but no limit, the limit is set to the request. The event
 `JobUnknown` becomes `Unknown`.
 """
 
@@ -31,14 +31,14 @@ Step = str | int
 
 
 class Filler:
-    """A writer of fields in a copy of a spec, which records each change as a patch operation."""
+    """Sets fields in a copy of a spec, and records each change as a patch operation."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Maps the id of an original list or mapping to its copy. The original is kept too, so that
-        # Python does not reuse its id.
+        # Maps the id of each copied list or mapping to the copy. Keeping the copy prevents Python
+        # from reusing its id.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -58,12 +58,12 @@ class Filler:
         return found
 
     def warn(self, where: str, sentence: str) -> None:
-        """Warn the user of a change at a path in the spec."""
+        """Warn the user about a change at a path in the spec."""
         self._findings.warn(f"{self._root}.{where}: {sentence}")
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
-    """Return a job's spec with all defaults; the patch and warnings are added to `findings`.
+    """Return a job's spec with all defaults; add the patch and the warnings to `findings`.
 
     A field of the wrong type is not changed; validation denies the job and names the field.
     """
@@ -90,10 +90,10 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
 
 
 def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
-    """Return an updated spec with the defaults that the update has dropped.
+    """Return an updated spec with the defaults that the update dropped.
 
-    `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole` is
-    true if the manifest does not set `minAvailable`; the default is then the sum over the tasks.
+    `kubectl apply` sends the task list from the manifest, without the defaults. `is_whole` is true
+    if the manifest does not set `minAvailable`; its default is then the sum over the tasks.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -105,7 +105,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
 
 
 def _keep_claims(filler: Filler, before: object) -> None:
-    """Keep the names of claims that the controller has created for volumes of the job."""
+    """Keep the names of the claims that the controller created for the job's volumes."""
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
         return
@@ -134,7 +134,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
 
 
 def _default_minimum(task: Raw) -> int:
-    """Return the default of a task's `minAvailable`, which equals the default in `api.job`."""
+    """Return the default of a task's `minAvailable`, which is the same as in `api.job`."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
         minimum = _read_count(partition.get("minPartitions")) * _read_count(
@@ -151,7 +151,7 @@ def _sum_minimums(tasks: object) -> int:
 
 
 def _read_count(value: object) -> int:
-    """Return a number of pods; 0 for a value of another type, which validation rejects."""
+    """Return a number of pods, or 0 for a value of another type, which validation rejects."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -172,7 +172,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
         return
     limits = resources.get("limits")
     held = limits if isinstance(limits, dict) else {}
-    # Extended resources, such as nvidia.com/gpu, have a domain other than that of Kubernetes.
+    # Extended resources, such as nvidia.com/gpu, are outside the Kubernetes domain.
     missing = {
         name: value
         for name, value in requests.items()

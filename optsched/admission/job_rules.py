@@ -39,9 +39,9 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
-    """Return the spec of a new job, and report every mistake in the spec except in its queue.
+    """Return the spec of a new job; report every mistake in it, except in its queue.
 
-    `name` is the name of the job. `path` is the path of the spec in messages.
+    `name` is the job's name. `path` is the spec's path in messages.
     """
     errors: list[FieldError] = []
     tasks = raw.get("tasks")
@@ -142,7 +142,7 @@ def check_topology(
 ) -> None:
     """Deny a network topology that names its tier both by number and by name.
 
-    `prefix` is the beginning of the message.
+    The message starts with `prefix`.
     """
     if topology and topology.highest_tier is not None and topology.highest_tier_name:
         findings.deny(
@@ -195,7 +195,7 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
 
 
 def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
-    """Return the value of a flag among a plugin's arguments, parsed as in Go's flag package."""
+    """Return the value of a flag among a plugin's arguments, parsed as by Go's flag package."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.lstrip("-").partition("=")
         if name == flag and argument.startswith("-"):
@@ -235,7 +235,7 @@ EVENTS: Final = tuple(event for event in JobEvent if event not in _INTERNAL)
 
 
 def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Findings) -> None:
-    """Report invalid policies of a job or task; `path` is the path of the list of policies."""
+    """Report invalid policies of a job or task; `path` is the path of the policy list."""
     seen_events: set[JobEvent] = set()
     seen_codes: set[int] = set()
     for position, policy in enumerate(policies):
@@ -283,9 +283,9 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of a cycle, of which the last equals the first; empty without a cycle.
+    """Return the names on a cycle, where the last equals the first; empty if there is none.
 
-    The search takes linear time. The mapping may omit names without dependencies.
+    The search takes linear time. Names without dependencies may be missing in the mapping.
     """
     done: set[str] = set()
     for start in waits_for:

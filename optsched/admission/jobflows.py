@@ -1,7 +1,7 @@
 """Validation of JobFlows and JobTemplates.
 
-Source: pkg/webhooks/admission/jobflows. In contrast to Volcano, patches and templates are also
-checked, because their mistakes would otherwise appear only when the job is created.
+Source: pkg/webhooks/admission/jobflows. Unlike in Volcano, patches and templates are also checked,
+because mistakes in them would otherwise appear only when the job is created.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def validate_template(review: Review) -> None:
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
-    """Check that targets of dependencies exist and that no job depends on itself.
+    """Check that dependency targets exist and that there is no cycle.
 
-    If several flows have the same name, only the last of them is used, as in Volcano.
+    If several flows have the same name, only the last one is used, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)

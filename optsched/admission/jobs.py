@@ -36,7 +36,7 @@ _FIXED: Final = (
 
 
 def mutate(review: Review) -> None:
-    """Set the defaults of a new job, or restore the defaults that an update has dropped."""
+    """Set a new job's defaults, or restore the defaults that an update dropped."""
     old, spec = get_mapping(review.request.old, "spec"), (review.request.obj or {}).get("spec")
     is_changed = isinstance(spec, dict) and find_difference(old, spec) is not None
     if isinstance(spec, dict) and review.request.action is Action.CREATE:
@@ -45,7 +45,7 @@ def mutate(review: Review) -> None:
         is_whole = declares_field(review.request, "minAvailable") is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
         # A user who only scales down a job does not become its submitter, because the user's right
-        # to the queue is not checked.
+        # to use the queue is not checked.
         is_changed = find_difference(old, filled) is not None and not _only_shrinks(old, filled)
     record_submitter(review, is_changed=is_changed)
 
@@ -73,7 +73,7 @@ def validate(review: Review) -> None:
 
 
 def _has_other_classes(request: Request, name: object) -> bool:
-    """Return whether a task of a job names a different PriorityClass than the job."""
+    """Return whether a task names a different PriorityClass than its job."""
     templates = (
         get_mapping(task, "template") for task in records(get_mapping(request.obj, "spec"), "tasks")
     )
@@ -82,14 +82,14 @@ def _has_other_classes(request: Request, name: object) -> bool:
 
 
 def name_of(request: Request) -> str:
-    """Return the name of the object, or a placeholder with the length of its generated name."""
+    """Return the object's name, or a placeholder as long as its generated name."""
     meta = get_mapping(request.obj, "metadata")
     made_up = f"{meta.get('generateName') or ''}xxxxx"
     return request.name or str(meta.get("name") or made_up)
 
 
 def as_parsed(request: Request) -> Raw:
-    """Return the object of a request as parsers expect it: with a name and without status."""
+    """Return the requested object as parsers expect it: with a name and without status."""
     obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
@@ -112,8 +112,8 @@ def _check_change(review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # Missing defaults are not a change, because a manifest that is applied again lacks the defaults
-    # set by admission.
+    # A missing default is not a change: the defaults that admission sets are missing in a manifest
+    # that is applied again.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )
@@ -127,7 +127,7 @@ def _check_change(review: Review) -> None:
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:
-    """Return whether an update of a job only lowers numbers of pods."""
+    """Return whether a job update only lowers numbers of pods."""
     if find_difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
         return False
     pairs = [
@@ -152,7 +152,7 @@ def _immutable_fields(spec: Raw) -> Raw:
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
         for task in records(spec, "tasks")
     ]
-    # The controller writes the names of claims that it creates into the spec.
+    # The controller writes the names of the claims that it creates into the spec.
     volumes = [
         {
             name: value

@@ -1,9 +1,9 @@
-"""Limits on the objects in a review, so that the cost of a review is proportional to its size.
+"""Limits on reviewed objects, so that the cost of a review is proportional to its size.
 
 An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
-limits reject no object that a cluster could run. `review.count_values` counts values in the text
-before the text is decoded. `check_shape` counts values in the decoded object, and `check_count`
-checks the length of single lists.
+limits reject no object that a cluster could run. `review.count_values` counts the values in the
+text before it is decoded. `check_shape` counts the values in the decoded object, and `check_count`
+checks the length of a single list.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Findings
 
 MAX_DEPTH: Final = 32
-"""Maximum depth of nested lists and mappings; no field of a pod is deeper than 20 levels."""
+"""Maximum nesting depth of lists and mappings; no pod field is deeper than 20 levels."""
 MAX_FIELD_NAME: Final = 320
-"""Maximum characters of a field name; the longest names, of annotations, have 317."""
+"""Maximum characters of a field name; the longest names, those of annotations, have 317."""
 
 MAX_TASKS: Final = 1000
 MAX_CONTAINERS: Final = 500
@@ -30,9 +30,9 @@ _MANAGED: Final = "managedFields"
 
 
 def check_shape(obj: object, name: str, findings: Findings) -> None:
-    """Deny an object that is too large or too deep, or has field names that are too long.
+    """Deny an object that is too large, is nested too deeply or has field names that are too long.
 
-    `name` is the name of the object in messages. Raises `ReviewEnded` for the first problem.
+    `name` is the object's name in messages. Raises `ReviewEnded` at the first problem.
     """
     num_values, depth, level = 0, 0, [obj]
     while level:
@@ -56,12 +56,13 @@ def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa:
                 f"write at most {MAX_FIELD_NAME}"
             )
     if _MANAGED in value:
-        # The API server derives field names in managedFields from values, and no rule reads them.
+        # The API server derives the field names in managedFields from values, and no rule reads
+        # them.
         return [each for field, each in value.items() if field != _MANAGED]
     return value.values()
 
 
 def check_count(path: str, number: int, most: int, findings: Findings) -> None:
-    """Deny a list that is too long, with Kubernetes' message, by raising `ReviewEnded`."""
+    """Deny a list that is too long, with the Kubernetes message; raises `ReviewEnded`."""
     if number > most:
         findings.end(f"{path}: Too many: {number}: must have at most {most} items")

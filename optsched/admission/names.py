@@ -1,6 +1,6 @@
 """Names that Kubernetes accepts (k8s.io/apimachinery, pkg/util/validation).
 
-The length of a name is checked first, so that the cache keeps no long text.
+A name's length is checked first, so that the caches keep no long strings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUALIFIED_RULE: Final = (
 
 
 def is_label(text: str) -> bool:
-    """Return whether a text is a DNS label (RFC 1123)."""
+    """Return whether the text is a DNS label (RFC 1123)."""
     return len(text) <= MAX_LABEL and _is_label(text)
 
 
@@ -43,7 +43,7 @@ def _is_label(text: str) -> bool:
 
 
 def is_subdomain(text: str) -> bool:
-    """Return whether a text is a DNS subdomain (RFC 1123)."""
+    """Return whether the text is a DNS subdomain (RFC 1123)."""
     return len(text) <= MAX_SUBDOMAIN and _is_subdomain(text)
 
 
@@ -53,7 +53,7 @@ def _is_subdomain(text: str) -> bool:
 
 
 def is_qualified(text: str) -> bool:
-    """Return whether a text is a qualified name, such as example.com/my-name."""
+    """Return whether the text is a qualified name, such as example.com/my-name."""
     return len(text) <= _MAX_QUALIFIED and _is_qualified(text)
 
 

@@ -1,7 +1,6 @@
 """Validation of pod templates by the API server, in a dry run of a PodTemplate.
 
-This module translates the API server's response into findings that name fields of the reviewed
-object.
+This module translates the API server's response into findings about fields of the reviewed object.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MAX_ITEMS: Final = {
 }
 _ROOT: Final = "template"
 _METADATA: Final = ("labels", "annotations")
-"""Metadata fields whose error paths, as the API server reports them, lack `metadata`."""
+"""Metadata fields for which the API server reports error paths without `metadata`."""
 _PATH_IN_WARNING: Final = re.compile(r'(?:^|(?<="))template(?=\.)')
 _TYPE_ERROR: Final = re.compile(
     r"cannot unmarshal (?P<found>\w+)(?: (?P<literal>\S+))? into Go struct field \w+\.template"
@@ -51,7 +50,7 @@ _JSON_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
 def check_template(template: Mapping[str, Any], path: str, review: Review) -> None:
     """Report the API server's errors and warnings about a pod template.
 
-    `path` is the path of the template in the reviewed object, such as spec.tasks[0].template.
+    `path` is the template's path in the reviewed object, such as spec.tasks[0].template.
     """
     spec = get_mapping(template, "spec")
     for name, most in _MAX_ITEMS.items():
@@ -75,7 +74,7 @@ def check_template(template: Mapping[str, Any], path: str, review: Review) -> No
 
 
 def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
-    """Yield each container and init container, with its path in the pod's spec."""
+    """Yield each container and init container, with its path in the pod spec."""
     spec = get_mapping(template, "spec")
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind)
@@ -85,9 +84,9 @@ def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
 
 
 def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[str]:
-    """Yield a sentence for each field that the API server may have failed to decode.
+    """Yield a message for each field that the API server may have failed to decode.
 
-    The API server names neither the index in a list nor the field of a quantity.
+    The API server names neither an index in a list nor the field of a quantity.
     """
     reason = message.partition("cannot be handled as a PodTemplate: ")[2] or message
     type_error = _TYPE_ERROR.search(reason)
@@ -110,7 +109,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield path and value of each field at a path of names, also within lists and maps."""
+    """Yield the path and value of each field at a path of names, also in lists and maps."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")
@@ -123,7 +122,7 @@ def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str
 
 
 def _amounts_in(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield path and value of all quantities in a pod template."""
+    """Yield the path and value of each quantity in a pod template."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _amounts_in(each, f"{path}[{index}]")

@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
-Source: pkg/webhooks/admission/podgroups. In contrast to Volcano, a change of queue is also checked.
-A user could otherwise bypass the access lists of a queue by a change of queue.
+Source: pkg/webhooks/admission/podgroups. Unlike in Volcano, a change of the queue is also checked.
+Otherwise, a user could bypass a queue's access lists by changing the queue of a PodGroup.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _TIER: Final = "highestTierName"
 def mutate(review: Review) -> None:
     """Set a PodGroup's queue from its namespace, record its submitter, and protect its status.
 
-    The status of a PodGroup is not a subresource. A tenant who writes the phase `Inqueue` would
-    admit a gang. The gang's `minResources` could then exclude other gangs of the queue.
+    The status of a PodGroup is not a subresource. A tenant could write the phase `Inqueue` and
+    thereby admit a gang, whose `minResources` could then keep out other gangs of the queue.
     """
     obj = review.request.obj or {}
     known = (review.request.old or {}).get("status")
@@ -60,7 +60,7 @@ def mutate(review: Review) -> None:
         review.change(("status",), known or {})
     spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
-    # `kubectl apply` sends the queue of the manifest again, without the queue of the namespace.
+    # `kubectl apply` sends the queue in the manifest again, not the queue of the namespace.
     is_filled = (
         review.request.action is Action.CREATE
         or get_mapping(review.request.old, "spec").get("queue") == queue
@@ -92,8 +92,7 @@ def validate(review: Review) -> None:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, review)
-        # The names of controllers' PodGroups contain UIDs, so no pod can name such a PodGroup in
-        # advance.
+        # Controllers' PodGroups have UIDs in their names, so no pod can name one in advance.
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name
@@ -119,7 +118,7 @@ def validate(review: Review) -> None:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup if the submitter of a member pod may not use the PodGroup's queue."""
+    """Deny a PodGroup if the submitter of a member pod may not use its queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):
@@ -131,13 +130,13 @@ def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool
 
 
 def mutate_upstream(review: Review) -> None:
-    """Record the submitter of a PodGroup of `scheduling.k8s.io`."""
+    """Record the submitter of a `scheduling.k8s.io` PodGroup."""
     old, obj = review.request.old, review.request.obj
     record_submitter(review, is_changed=review.is_spec_changed or queue_of(old) != queue_of(obj))
 
 
 def validate_upstream(review: Review) -> None:
-    """Deny a PodGroup of `scheduling.k8s.io` in a queue that its user may not use."""
+    """Deny a `scheduling.k8s.io` PodGroup in a queue that its user may not use."""
     queue = review.world.queue(queue_of(review.request.obj))
     if (
         review.request.action is Action.DELETE
@@ -156,7 +155,7 @@ def validate_upstream(review: Review) -> None:
 
 
 def queue_of(obj: Raw | None) -> str:
-    """Return the queue that a PodGroup of `scheduling.k8s.io` names, or `default`."""
+    """Return the queue that a `scheduling.k8s.io` PodGroup names, or `default`."""
     named = {
         "metadata": {"name": "x", **get_mapping(obj, "metadata")},
         "spec": get_mapping(obj, "spec"),

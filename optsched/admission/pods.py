@@ -1,7 +1,7 @@
-"""Mutation of pods by resource groups and gates, and validation of their annotations.
+"""Mutation of pods by resource groups and gates, and validation of pod annotations.
 
-Source: pkg/webhooks/admission/pods. In contrast to Volcano, the access lists of a queue also apply
-to bare pods.
+Source: pkg/webhooks/admission/pods. Unlike in Volcano, a queue's access lists also apply to bare
+pods.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SHOWN: Final = 60
 _MADE: Final = re.compile(
     rf"^{MADE_GROUP_PREFIX}|-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$"
 )
-"""A pattern for the names of PodGroups that controllers create for jobs and owners of pods."""
+"""Matches the names of PodGroups that controllers create for jobs and for owners of pods."""
 
 
 def mutate(review: Review) -> None:
-    """Add the fields of the pod's resource group, a queue gate, and the record of the submitter."""
+    """Add the pod's resource group fields, a queue gate, and the record of its submitter."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -70,8 +70,7 @@ def mutate(review: Review) -> None:
         joined = _record_joined_group(annotations, review) if review.settings.checks_use else None
         record_submitter(review, is_changed=True, joined=joined)
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        # Only pods of this scheduler get a gate, because other schedulers would not remove the
-        # gate.
+        # Only this scheduler's pods get a gate, because other schedulers would not remove it.
         gate = {"name": QUEUE_ALLOCATION_GATE}
         held = spec.get("schedulingGates")
         gates = held if isinstance(held, list) else []
@@ -135,7 +134,7 @@ def validate(review: Review) -> None:
 
 
 def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
-    """Deny a pod whose submitter may not use its queue or the queue of its PodGroup."""
+    """Deny a pod whose submitter may not use its queue or its PodGroup's queue."""
     if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
         # The pod belongs to a job whose PodGroup was reviewed.
         return
@@ -187,13 +186,13 @@ def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return the record of the PodGroup that a new pod joins, and of the queue; else an empty text.
+    """Return the record of the PodGroup that a new pod joins and of its queue, or an empty string.
 
     For a bare pod whose user may use its queue, the record names only the queue.
 
-    RBAC roles may admit the pod, but the scheduler does not know RBAC roles. If another user
-    creates the PodGroup at the same time, only this record shows whether admission has checked the
-    roles.
+    RBAC roles may allow the pod's user to use the queue, but the scheduler does not know RBAC
+    roles. If another user creates the PodGroup at the same time, only this record shows whether
+    admission checked the roles.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))

@@ -1,6 +1,6 @@
-"""Access to queues: a queue must exist, be open, and admit the user by a list or RBAC role.
+"""Access to queues: a queue must exist, be open, and admit the user by a list or an RBAC role.
 
-In contrast to Volcano, a queue may have access lists: comma-separated names in its annotations
+Unlike in Volcano, a queue may have access lists: comma-separated names in its annotations
 `optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without access lists
 admits every user, unless the settings require the RBAC verb `use` on the queue
 (`Settings.checks_use`). With `checks_use`, an access list or a role must admit the user.
@@ -36,7 +36,7 @@ _MOST_NAMES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of Volcano's messages for a kind, as in `can only submit {noun} to queue`."""
+    """The words in Volcano's messages for a kind, as in `can only submit {noun} to queue`."""
 
     missing: str
     noun: str
@@ -47,7 +47,7 @@ POD_GROUP: Final = Words("unable to find queue", "PodGroup")
 
 
 def check_queue(name: str, words: Words, review: Review) -> Queue | None:
-    """Deny a missing, closed or forbidden queue; returns the queue, or None if it is missing."""
+    """Deny a missing, closed or forbidden queue; return the queue, or None if it is missing."""
     queue = review.world.queue(name)
     if queue is None:
         body = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
@@ -70,7 +70,7 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
 
 
 def check_leaf(queue: Queue, review: Review) -> None:
-    """Deny a job for the root queue, or for a queue with child queues."""
+    """Deny a job in the root queue or in a queue with child queues."""
     children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
         review.deny(
@@ -91,12 +91,12 @@ def is_restricted(queue: Queue, settings: Settings) -> bool:
 
 
 def has_restricted_queues(world: World, settings: Settings) -> bool:
-    """Return whether any queue of the cluster admits only some users."""
+    """Return whether any queue in the cluster admits only some users."""
     return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny the user of a restricted queue who is in none of its lists and lacks the right `use`."""
+    """Deny a user of a restricted queue who is in none of its lists and lacks the right `use`."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)
@@ -109,7 +109,7 @@ def check_access(queue: Queue, review: Review) -> None:
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
-    """Return whether a subject may use a queue; True while the API server has not answered."""
+    """Return whether a subject may use a queue; True until the API server has answered."""
     is_listed = queue.lists(subject, review.request.namespace)
     if is_listed or not is_restricted(queue, review.settings):
         return True

@@ -1,8 +1,8 @@
 """Validation of the queue hierarchy: parent queues, child queues, and their resources.
 
-Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource that a parent queue
-does not list as deserved or guaranteed has the amount 0. A resource has no limit if no ancestor
-lists the resource as capability.
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. If a parent queue lists no
+deserved or guaranteed amount of a resource, the amount is 0. If no ancestor lists a resource in its
+capability, the resource has no limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_deletion(name: str, review: Review) -> None:
-    """Deny the deletion of a built-in queue, or of a queue with child queues or pods."""
+    """Deny the deletion of a built-in queue, or of a queue that has child queues or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         review.deny(f"{name} queue cannot be deleted: close it, or set its capability to 0")
         return
@@ -44,7 +44,7 @@ def check_deletion(name: str, review: Review) -> None:
 
 
 def check_parent(queue: Queue, review: Review) -> bool:
-    """Return whether a queue may have its parent; if not, report the reason."""
+    """Return whether a queue may have its parent; if not, report why."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -96,7 +96,7 @@ def _subtree_height(name: str, world: World) -> int:
 
 
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
-    """Yield the ancestors of a queue except the root, nearest first, each ancestor once."""
+    """Yield a queue's ancestors except the root, nearest first, each one once."""
     seen: set[str] = set()
     above = world.queue(queue.parent)
     while above is not None and above.name not in seen and above.name != ROOT_QUEUE:
@@ -106,7 +106,7 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 
 def check_resources_of_tree(queue: Queue, review: Review) -> None:
-    """Check the resources of a queue against its ancestors, siblings and descendants."""
+    """Check a queue's resources against its ancestors, siblings and descendants."""
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
             (each for each in _ancestors(queue, review.world) if each.capability.get(resource)),
@@ -170,7 +170,7 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
 
 
 def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:
-    """Yield the nearest descendants of a queue with a capability for a resource."""
+    """Yield a queue's nearest descendants that have a capability for a resource."""
     seen, todo = {name}, list(world.children(name))
     while todo:
         queue = todo.pop()

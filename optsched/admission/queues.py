@@ -1,8 +1,8 @@
 """Queues: defaults on creation, and validation on creation, update and deletion.
 
 Two rules differ from Volcano. A guarantee without a deserved amount is accepted with a warning, as
-before Volcano 1.14. A queue without a parent gets the root queue at admission, not from a
-controller.
+before Volcano 1.14. Admission, not a controller, sets the root queue as the parent of a queue
+without a parent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""Prefix of parser messages that are dropped, because Volcano's message reports the mistake."""
+"""Prefix of parser errors that are dropped, because Volcano's message reports the same mistake."""
 
 
 def mutate(review: Review) -> None:
-    """Set the defaults of a new queue, and add the root to a hierarchy that has changed."""
+    """Set the defaults of a new queue, and add the root to a changed hierarchy annotation."""
     obj = review.request.obj or {}
     old = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
     annotations = get_mapping(get_mapping(obj, "metadata"), "annotations")
@@ -79,7 +79,7 @@ def _has_root(path: str) -> bool:
 
 
 def validate(review: Review) -> None:
-    """Deny an invalid queue, or the deletion of a queue in use."""
+    """Deny an invalid queue, or the deletion of a queue that is in use."""
     if review.request.action is Action.DELETE:
         check_deletion(review.request.name, review)
         return
@@ -116,7 +116,7 @@ def validate(review: Review) -> None:
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
-    """Return whether an update of a queue changes no validated field."""
+    """Return whether a queue update changes no field that is validated."""
     pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (old, new)]
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
@@ -124,7 +124,7 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
 
 
 def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
-    """Warn about fractions of devices, which Volcano accepts in queues but no pod can request."""
+    """Warn about fractional devices, which Volcano accepts in queues but no pod can request."""
     guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
     lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
     for name, amounts in {**lists, "guarantee.resource": guarantee}.items():
@@ -169,7 +169,7 @@ def _report_invalid(
 
 
 def _check_hierarchy(queue: Queue, review: Review) -> None:
-    """Check the hierarchy in annotations, which is Volcano's older notation."""
+    """Check the hierarchy in the annotations, which is Volcano's older notation."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
         return

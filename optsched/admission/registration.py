@@ -1,4 +1,4 @@
-"""Webhook configurations, with Volcano's names, that select the requests to review.
+"""Webhook configurations, named as in Volcano, which select the requests to review.
 
 The failure policy is Fail, so a request that cannot be reviewed is denied.
 """
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return a reference to a path's webhook configuration; `name` is the name of the Service."""
+    """Return a reference to the webhook configuration of a path; `name` is the Service's name."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )
@@ -34,13 +34,13 @@ def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
 
 
 def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
-    """Return a path's webhook configuration; the server adds the trusted authority later."""
+    """Return the webhook configuration of a path; the server adds the trusted CA later."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
     kind = service.kind
     optional: dict[str, Any] = {}
     if kind == POD:
-        # System pods have to start without the webhook.
+        # System pods must start even without the webhook.
         expression = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",

@@ -1,4 +1,4 @@
-"""Resource groups: rules that select pods by namespace or annotations, and choose their nodes.
+"""Resource groups: rules that select pods by namespace or annotation and choose their nodes.
 
 Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The resource groups
 file has the format of Volcano's `--admission-conf`.
@@ -43,9 +43,9 @@ _FILE: Final = record(
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A rule that selects pods by namespace or annotations, and sets fields of these pods.
+    """A rule that selects pods by namespace or annotation, and sets fields of these pods.
 
-    `namespaces` is empty if annotations select the pods. `affinity` is empty for no affinity.
+    `namespaces` is empty if annotations select the pods. An empty `affinity` sets none.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ResourceGroup:
     affinity: Mapping[str, Any] = field(default_factory=dict)
 
     def matches_pod(self, namespace: str, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod belongs to the resource group."""
+        """Return whether a pod belongs to the group."""
         if self.namespaces:
             return namespace in self.namespaces
         return not self.annotations.isdisjoint(annotations.items())
@@ -68,7 +68,7 @@ class GroupsError(ValueError):
 
 
 def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
-    """Return the resource groups in the text of a file; raises GroupsError for mistakes."""
+    """Parse the content of a resource groups file; raises GroupsError for mistakes."""
     found: list[ResourceGroup] = []
     problems: list[str] = []
     for each in read_yaml(content):
@@ -86,7 +86,7 @@ def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
 def parse_resource_groups(
     obj: object,
 ) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
-    """Return the resource groups of a decoded configuration, and its errors."""
+    """Return the resource groups of a decoded configuration, and its field errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:

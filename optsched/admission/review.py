@@ -27,28 +27,28 @@ Operation = dict[str, Any]
 
 
 MAX_VALUES: Final = 100_000
-"""Maximum number of values (numbers, texts, lists and mappings) in one object."""
+"""Maximum number of values (numbers, strings, lists and mappings) in one object."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Maximum result of `count_values` for one review, which contains an object and its old state."""
+"""Maximum result of `count_values` for one review, which contains a new and an old object."""
 
 
 def count_values(text: bytes) -> int:
-    """Return the number of commas and opening brackets outside of strings, in linear time.
+    """Count the commas and opening brackets outside strings, in linear time.
 
-    A JSON text with n commas and opening brackets has between n / 2 and n + 1 values. The number is
-    computed before decoding, because 8 MiB of JSON can hold four million lists.
+    JSON with n commas and opening brackets has between n / 2 and n + 1 values. They are counted
+    before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
     if num_quotes > 4 * MAX_VALUES_OF_REVIEW:
-        # Each value accounts for at most two strings: its name, and itself if it is a string.
+        # Each value has at most two strings: its name, and itself if it is a string.
         return num_quotes // 4
     outside = b"".join(plain.split(b'"')[::2])
     return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 class MalformedReview(ValueError):
-    """Raised for a body that is not an AdmissionReview; `uid` is the request's UID, or empty."""
+    """Raised if a body is not an AdmissionReview; `uid` is the request's UID, or empty."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -57,7 +57,7 @@ class MalformedReview(ValueError):
 
 
 class TooLarge(MalformedReview):
-    """Raised for a body with too many values to decode."""
+    """Raised if a body has too many values to decode."""
 
 
 class Action(StrEnum):
@@ -70,7 +70,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The resource of a request, with the names in API paths."""
+    """The resource of a request, with the names used in API paths."""
 
     group: str
     version: str
@@ -85,7 +85,7 @@ class AccessQuestion:
     """The question whether a subject has a right (SubjectAccessReview); the answer is a boolean.
 
     `namespace` is a namespace in which the right may be granted, or empty if the right must be
-    cluster-wide. `subresource` is a subresource such as `binding`, or empty for the object itself.
+    cluster-wide. `subresource` is, for example, `binding`, or empty for the object itself.
     """
 
     subject: Subject
@@ -98,14 +98,14 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """A question about an object's current state; the answer is the object, or None."""
+    """The question for an object's current state; the answer is the object, or None."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """A question about the pods of a namespace; the answer is a tuple of pods."""
+    """The question for the pods in a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
@@ -127,7 +127,7 @@ class TemplateVerdict:
     """The result of the API server's validation of a pod template.
 
     `errors` holds pairs of a field, such as template.spec.containers, and a message; the field is
-    empty if the server does not name a field. A template without errors is valid.
+    empty if the server names none. A template without errors is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()
@@ -149,9 +149,9 @@ class Request:
     old
         The current object, or None for CREATE.
     manager
-        The `fieldManager` of a patch.
+        The `fieldManager` of the patch.
     answers
-        The answers to questions of earlier reviews of the same request.
+        The answers to questions from earlier reviews of the same request.
 
     """
 
@@ -175,9 +175,9 @@ class Response:
     Attributes
     ----------
     problems
-        The reasons of a denial; empty if no problem was found.
+        The reasons for a denial; empty if no problem was found.
     rests_on
-        The objects on which a denial depends; their newer state may change the response.
+        The objects that a denial depends on; their newer state may change the response.
     questions
         The questions that must be answered before the request can be allowed.
 
@@ -196,11 +196,11 @@ class Response:
 
 
 def read_body(body: bytes) -> Request:
-    """Return the request in the text of an AdmissionReview; raises MalformedReview.
+    """Parse the request in the text of an AdmissionReview; raises MalformedReview.
 
-    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused, because the object
-    that is checked could differ from the object that is stored. Raises TooLarge for a body with
-    more values than two objects may have.
+    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are rejected, because the checked
+    object could differ from the stored object. Raises TooLarge if the body has more values than two
+    objects may have.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:
@@ -217,7 +217,7 @@ def _reject_constant(text: str) -> float:
 
 
 def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
-    """Return a JSON object in linear time; raises ValueError for a duplicate name."""
+    """Build a JSON object in linear time; raises ValueError for a duplicate name."""
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -298,7 +298,7 @@ def _read_object(request: Raw, name: str, uid: str) -> Raw | None:
 
 
 def encode_response(uid: str, response: Response) -> Raw:
-    """Return the AdmissionReview that carries a response to a request."""
+    """Return the AdmissionReview that contains the response to a request."""
     answer: Raw = {"uid": uid, "allowed": response.allowed}
     if response.warnings:
         answer["warnings"] = list(response.warnings)

@@ -1,4 +1,4 @@
-"""The paths of the webhook and their review functions; the paths are the same as in Volcano."""
+"""The webhook's paths, which are the same as in Volcano, and their review functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PLACES: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-"""Annotations of pods that determine the queue of a pod."""
+"""Pod annotations that determine the pod's queue."""
 _RECORD: Final = f"'{SUBMITTER}'"
 CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
@@ -73,7 +73,7 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return a CEL expression that is true if an update changes annotations or labels."""
+    """Return a CEL expression that is true if an update changes given annotations or labels."""
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -97,7 +97,7 @@ _ANNOTATED: Final = (
     f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)} || "
     f"{_OWNED} != {_OWNED.replace('object', 'oldObject')})"
 )
-"""CEL condition of the pods to validate; most pods do not match and cause no request."""
+"""CEL condition for the pods to validate; most pods do not match it and cause no request."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
@@ -107,11 +107,11 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""CEL condition of the pods that `/pods/mutate` reviews if there are no resource groups."""
+"""CEL condition for the pods that `/pods/mutate` reviews if there are no resource groups."""
 _CHANGED_TREE: Final = (
     f"request.operation != 'UPDATE' || {_differs('annotations', (HIERARCHY, HIERARCHY_WEIGHTS))}"
 )
-"""CEL condition of the queues that `/queues/mutate` reviews."""
+"""CEL condition for the queues that `/queues/mutate` reviews."""
 _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
@@ -122,7 +122,7 @@ _CHANGED_WORK: Final = (
     "(object.?status.orValue({}) != oldObject.?status.orValue({}) || "
     f"{_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
-"""CEL condition of the PodGroups to review, which excludes the frequent writes of schedulers.
+"""CEL condition for the PodGroups to review; it excludes frequent writes by schedulers.
 
 Schedulers write the status and annotations of PodGroups directly, and evictions must not wait for
 the webhook server.
@@ -131,11 +131,11 @@ the webhook server.
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A path of the webhook: the kind and actions that the path reviews, and the review function.
+    """A path of the webhook: the kind and actions that it reviews, and the review function.
 
-    `name` is the name of the webhook. `condition` is a CEL expression that selects requests, or
-    empty for all requests. `versions` holds further API versions of the kind, because a cluster may
-    serve any version.
+    `name` is the webhook's name. `condition` is a CEL expression that selects requests; if it is
+    empty, all requests are reviewed. `versions` holds further API versions of the kind, because a
+    cluster may serve any version.
     """
 
     path: str
@@ -148,7 +148,7 @@ class Service:
 
     @property
     def is_mutating(self) -> bool:
-        """Whether the reviews of this path may change objects."""
+        """Whether reviews at this path may change objects."""
         return self.path.endswith("/mutate")
 
 
@@ -211,13 +211,13 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The denial is final, so the webhook looks up nothing more.
+        # The denial is final, so no further questions are needed.
         return replace(found.response(), questions=())
     return found.response()
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service cannot review a request; empty if the service can review it."""
+    """Return why a service cannot review a request; empty if it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:

@@ -1,7 +1,7 @@
-"""Find differences between specs, except different notations of equal values.
+"""Find differences between specs, ignoring different notations of equal values.
 
-Go omits empty and zero values and normalizes amounts and durations. A Go client that only changes
-an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.
+Go omits empty and zero values and normalises quantities and durations. A Go client that only
+changes an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields with a mapping in which a key has a meaning even if its value is null or empty."""
+"""Fields with a mapping whose keys matter even if their values are null or empty."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {
@@ -48,11 +48,11 @@ _POINTERS: Final = frozenset(
         "ttlSecondsAfterFinished",
     }
 )
-"""Fields for which Go distinguishes zero or false from an absent field."""
+"""Fields for which Go distinguishes zero or false from a missing field."""
 
 
 def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
-    """Return the first field that differs, and both values, or None if the specs are equivalent."""
+    """Return the first field that differs and both values, or None if the specs are equivalent."""
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):
         before_fields, after_fields = old or {}, new or {}
@@ -105,7 +105,7 @@ _CLIENT_SIDE_APPLY: Final = "kubectl-client-side-apply"
 
 
 def declares_field(request: Request, field: str) -> bool | None:
-    """Return whether an applied manifest sets a field of `spec`, or None without a manifest.
+    """Return whether the applied manifest sets a field of `spec`, or None if there is no manifest.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
     records the fields that each manager applied in `metadata.managedFields`.

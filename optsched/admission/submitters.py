@@ -1,9 +1,9 @@
-"""The submitters on whose behalf a request is made; only admission records submitters.
+"""The submitters on whose behalf a request is made; only admission records them.
 
-A user is the submitter of each object that the user creates. Controllers of optsched are trusted:
-they copy the record of the object for which they act. The controllers of Kubernetes create pods for
-any user who may run pods in a namespace. The submitter of a pod from these controllers is therefore
-the service account of the pod.
+A user is the submitter of each object that the user creates. The controllers of optsched are
+trusted: they copy the record of the object for which they act. The Kubernetes controllers create
+pods for any user who may run pods in a namespace. The submitter of such a pod is therefore the
+pod's service account.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CLUSTER_MANAGER: Final = "system:kube-controller-manager"
 
 
 def record_of(obj: Raw | None) -> str:
-    """Return the annotation that records an object's submitters; empty without a record."""
+    """Return the annotation that records an object's submitters; empty if there is none."""
     text = get_mapping(get_mapping(obj, "metadata"), "annotations").get(SUBMITTER)
     return text if isinstance(text, str) else ""
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the submitters of a request; every submitter must have the required rights.
+    """Return the submitters of a request; each of them must have the required rights.
 
-    The result is empty for a trusted controller whose object has no record of submitters.
+    The result is empty if a trusted controller's object has no record of submitters.
     """
     if request.user in settings.trusted:
         return parse_submitters(record_of(request.obj))
@@ -50,7 +50,7 @@ def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
 
 
 def is_of_cluster(user: str) -> bool:
-    """Return whether a user is a controller of Kubernetes."""
+    """Return whether a user is one of the Kubernetes controllers."""
     return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
 
 
@@ -62,19 +62,19 @@ def record_author(review: Review) -> None:
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Record the submitter of a request in an annotation of its object.
 
-    `is_changed` is true if an update changes the workload. `joined` is the PodGroup and queue to
-    which a pod is admitted, or None if the record contains neither.
+    `is_changed` is true if an update changes the workload. `joined` names the PodGroup and queue to
+    which a pod is admitted; it is None if they are not recorded.
 
-    A record that a user has written is replaced. A user who changes the workload becomes the
-    submitter. Any other update keeps the record. An object that is older than the webhook has no
-    record until its workload changes.
+    A record that a user wrote is replaced. A user who changes the workload becomes its submitter.
+    Any other update keeps the record. An object that is older than the webhook has no record until
+    its workload changes.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
     before = record_of(review.request.old) if review.request.action is Action.UPDATE else ""
     stays = review.request.action is Action.UPDATE and not is_changed
     if stays and not before and not record_of(review.request.obj):
-        # The object is older than the webhook, and a user who only labels it has not submitted it.
+        # The object is older than the webhook, and a user who only labels it did not submit it.
         return
     text = (
         before

@@ -1,8 +1,8 @@
 """Guarded annotations, with which a tenant could exceed its share, and who may write them.
 
 Only the scheduler and device plugins may record which devices a pod holds. Users who may update
-queues are administrators and may write all annotations. A setting lists the guarded annotations
-that tenants may also write.
+queues are administrators and may write all annotations. The administrator may allow tenants to
+write some guarded annotations too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RESERVED: Final = (
     "volcano.sh/bind-phase",
     "volcano.sh/bind-time",
 )
-"""Annotations of pods that only schedulers and device plugins write."""
+"""Pod annotations that only schedulers and device plugins may write."""
 
 RESERVED_PREFIX: Final = "hami.io/"
 _RESERVED_FOR: Final = "schedulers and device plugins write it"
@@ -62,7 +62,7 @@ SYSTEM_CLASSES: Final = "system-"
 def check_annotations(review: Review, *templates: str) -> None:
     """Deny guarded annotations and labels, unless the submitter may write them.
 
-    `templates` names fields of the spec that hold lists with pod templates, such as `tasks`.
+    `templates` names spec fields that hold lists with pod templates, such as `tasks`.
     """
     before = set(_annotations_and_labels(review.request.old, templates))
     for path, key, value in _annotations_and_labels(review.request.obj, templates):
@@ -80,7 +80,7 @@ def check_annotations(review: Review, *templates: str) -> None:
 
 
 def check_reserved(review: Review) -> None:
-    """Deny annotations of a pod that only schedulers and device plugins write."""
+    """Deny pod annotations that only schedulers and device plugins may write."""
     # Kubelets, and device plugins in kube-system, write these annotations by updates.
     is_of_nodes = _NODES in review.request.groups or is_of_cluster(review.request.user)
     if review.request.action is not Action.UPDATE or not is_of_nodes:
@@ -91,7 +91,7 @@ def check_reserved(review: Review) -> None:
 def check_templates(review: Review) -> None:
     """Deny forbidden PriorityClasses and annotations in the pod templates of a new job.
 
-    Pods that controllers create from pod templates of a job are not reviewed.
+    The pods that controllers create from a job's templates are not reviewed.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
@@ -106,10 +106,10 @@ def check_templates(review: Review) -> None:
 
 
 def check_marks(review: Review) -> None:
-    """Deny annotations of a PodGroup that only schedulers may write; users may only remove them.
+    """Deny PodGroup annotations that only schedulers may write; users may only remove them.
 
-    The annotations record when a plugin last moved pods, which affects the whole cluster. The
-    annotations also record where moved pods have reserved capacity.
+    These annotations record when a plugin last moved pods, which affects the whole cluster, and
+    where moved pods have reserved capacity.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -164,10 +164,10 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
 
 
 def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str = "spec") -> None:
-    """Deny a PriorityClass that tenants may not name in the spec of a pod.
+    """Deny a PriorityClass that tenants may not name in a pod spec.
 
-    The default class of the cluster is allowed, because the API server writes it into pods that
-    name no class.
+    The cluster's default class is allowed, because the API server writes it into pods that name
+    none.
     """
     name = spec.get("priorityClassName")
     if is_system_class(name) or name != review.world.default_priority_class():
@@ -175,10 +175,10 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 
 
 def check_owner(review: Review, *kinds: Kind) -> None:
-    """Deny an owner that is reserved for controllers, unless the object already had this owner.
+    """Deny an owner that is reserved for controllers, unless the object already had it.
 
-    Controllers count all objects with this owner, so a forged object could end the workload of
-    another user.
+    Controllers count all objects with this owner, so a forged object could end another user's
+    workload.
     """
     if review.request.user in review.settings.trusted:
         return
@@ -203,7 +203,7 @@ def _list_owners(obj: Raw | None) -> list[Raw]:
 
 
 def _identity_of(owner: Raw) -> tuple[str, str, str]:
-    """Return group, kind and UID of an owner; a user may have written the UID with another kind."""
+    """Return an owner's group, kind and UID; a user may have combined a UID with another kind."""
     group = str(owner.get("apiVersion")).rpartition("/")[0]
     return group, str(owner.get("kind")), str(owner.get("uid"))
 
@@ -214,7 +214,7 @@ def is_system_class(name: object) -> bool:
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn that a PodGroup's PriorityClass takes effect only if its pods have this priority too.
+    """Warn that a PodGroup's PriorityClass takes effect only if its pods have it too.
 
     The scheduler compares the priorities, because most pods are created after their PodGroup.
     """
@@ -240,7 +240,7 @@ def _is_scheduler(review: Review) -> bool:
 def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield path, key and value of all annotations and labels, also of pod templates."""
+    """Yield the path, key and value of each annotation and label, also in pod templates."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for path, template in _pod_templates(obj, templates):
         yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")
@@ -249,7 +249,7 @@ def _annotations_and_labels(
 def _pod_templates(
     obj: Raw | None, fields: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield path and value of each pod template in fields of the spec that hold lists."""
+    """Yield the path and value of each pod template in spec fields that hold lists."""
     for name in fields:
         listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):

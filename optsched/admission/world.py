@@ -1,4 +1,4 @@
-"""The state of the cluster that reviews read, and the settings of the administrator."""
+"""The cluster state that reviews read, and the administrator's settings."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ MAX_QUEUE_DEPTH: Final = 5
 
 
 class World(Protocol):
-    """The state of the cluster that a review reads."""
+    """The cluster state that a review reads."""
 
     def queue(self, name: str) -> Queue | None:
-        """Return the queue with a name, or None if the queue does not exist."""
+        """Return the queue with this name, or None if it does not exist."""
 
     def queues(self) -> Iterable[Queue]:
-        """Return all queues of the cluster."""
+        """Return all queues in the cluster."""
 
     def children(self, name: str) -> tuple[Queue, ...]:
         """Return the queues whose parent has this name."""
 
     def namespace_annotations(self, name: str) -> Mapping[str, str]:
-        """Return the annotations of a namespace; empty if the namespace is unknown."""
+        """Return a namespace's annotations; empty if the namespace is unknown."""
 
     def has_priority_class(self, name: str) -> bool:
         """Return whether a PriorityClass with this name exists."""
 
     def default_priority_class(self) -> str | None:
-        """Return the name of the default PriorityClass of pods, or None without a default."""
+        """Return the name of the default PriorityClass for pods, or None if there is none."""
 
     def template_queue(self, namespace: str, name: str) -> str | None:
         """Return the queue that a JobTemplate names, or None if the template does not exist."""
@@ -46,32 +46,31 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of admission that the administrator chooses.
+    """Admission settings that the administrator chooses.
 
     Attributes
     ----------
     scheduler_names
-        The schedulers whose pods are reviewed; the first is the default of jobs.
+        The schedulers whose pods are reviewed; the first is the default for jobs.
     trusted
-        Users that act for other users, such as optsched's controllers; the access of trusted
-        users to queues is not checked.
+        Users that act for other users, such as optsched's controllers; their own access to queues
+        is not checked.
     zones
-        The known names of time zones, or None to accept every name.
+        The known time zone names, or None to accept every name.
     checks_allocated
         True if a queue with allocated pods may not be deleted (Volcano's
         --enable-queue-allocated-pods-check).
     resource_groups
-        Groups of pods; the first group that matches a pod decides where the pod runs.
+        Resource groups; the first one that matches a pod decides where it runs.
     gates_pods
         True if annotated pods get a scheduling gate until their queue has capacity (Volcano's
         feature SchedulingGatesQueueAdmission).
     checks_use
-        True if a user must have the right `use` on a queue, unless the queue's lists name the
-        user.
+        True if a user must have the right `use` on a queue, unless the queue's lists name the user.
     tenant_annotations
-        Guarded annotations that tenants, who may not update queues, may write.
+        Guarded annotations that tenants may write; tenants are users who may not update queues.
     tenant_classes
-        PriorityClasses that tenants may name, or None for all but system classes.
+        PriorityClasses that tenants may name, or None for all but the system classes.
     device_schedulers
         Other schedulers whose pods hold devices according to their annotations.
     """
