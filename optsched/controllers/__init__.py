@@ -1,6 +1,6 @@
 """Controllers: pure functions that return the writes that an object requires.
 
-Each module handles one kind. `reconcile(obj, world) -> effects` depends only on `obj` and on the
-other objects in `world`. The controllers never wait, read a clock or contact a server.
-`optsched.kube.controllers` executes the effects.
+Each module handles one kind. The result of `reconcile(obj, world)` depends only on `obj` and on the
+other objects in `world`. Controllers never wait, read a clock or contact a server.
+`optsched.kube.controllers` executes the returned effects.
 """

@@ -1,8 +1,8 @@
-"""Commands (`bus.volcano.sh`): user requests to change a queue or a job.
+"""Commands (`bus.volcano.sh`): requests by users to change a queue or a job.
 
-Volcano deletes a Command before it carries out the action, so a crash between these steps loses the
-Command. In contrast, optsched deletes a Command only after the effect of the Command is visible.
-Every action may therefore be carried out twice.
+Volcano deletes a Command before it executes the action, so a crash between the two loses the
+Command. optsched deletes a Command only after its effect is visible. Every action may therefore be
+executed twice.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
-    """Return the Commands for an object, sorted from oldest to newest."""
+    """Return the Commands for an object, from oldest to newest."""
     word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
-    # Commands of the same second are sorted by resource version, which is a number in etcd.
+    # Commands from the same second are sorted by resource version, which is a number in etcd.
     return sorted(
         world.list_indexed(COMMANDS_OF, word),
         key=lambda command: (
@@ -82,7 +82,7 @@ def action_of(command: Manifest) -> str:
 
 
 def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
-    """Return whether a Command targets this object and not an earlier object of the same name."""
+    """Return whether a Command targets this object, not an earlier one with the same name."""
     return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
 
 
@@ -92,7 +92,7 @@ def delete_command(command: Manifest) -> Delete:
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the target of a Command if the target is of kind `kind`."""
+    """Return a function that wakes the target of a Command, if it has the given kind."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

@@ -1,4 +1,4 @@
-"""Controllers: the kinds that a controller reconciles and reads, and what wakes it."""
+"""Controllers: the kinds that each controller reconciles and reads, and what wakes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Index:
     """An index of the objects of one kind by values other than their names.
 
-    `values` returns the index values of an object. The values must depend only on the object.
+    `values` returns an object's index values, which must depend only on the object.
     """
 
     kind: Kind
@@ -35,26 +35,26 @@ class Index:
 
 
 class World(Protocol):
-    """The last observed state of all objects. Callers must not change the objects."""
+    """The last observed state of all objects; callers must not change the objects."""
 
     @property
     def now_ms(self) -> int:
-        """The current time in milliseconds since 1970."""
+        """The current time in milliseconds since the Unix epoch."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object, or None if the object does not exist.
+        """Return an object, or None if it does not exist.
 
-        `namespace` is empty for a cluster-scoped kind.
+        `namespace` is empty for cluster-scoped kinds.
         """
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
-        """Return the objects of a kind in a namespace, or in all namespaces for None."""
+        """Return the objects of a kind in a namespace, or in all namespaces if it is None."""
 
     def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Manifest]:
         """Return the objects of a kind whose controlling owner has the given kind and UID.
 
-        A reference with the UID of an owner and another kind is forged: admission reviews only
-        references that name the kind of the owner.
+        A reference that combines the owner's UID with another kind is forged: admission reviews
+        only references that name the owner's kind.
         """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
@@ -66,15 +66,14 @@ class World(Protocol):
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object that no watch covers.
 
-        The metadata is known for a few seconds after a creation fails because an object of the same
-        name exists.
+        It is known for a few seconds after a creation failed because the object already existed.
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Return whether the server at the address of a question has answered."""
+        """Return whether the server at the address of a probe has answered."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
-        """Return the last reply of a fabric server, or None before the first query."""
+        """Return the last reply of a fabric server, or None if there is none yet."""
 
 
 Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
@@ -84,11 +83,10 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The watched objects of one kind. Controllers never read other objects of the kind.
+    """Restricts which objects of a kind are watched; controllers never read the others.
 
-    `namespace` and `name` restrict the watched objects to a namespace and a name; an empty text
-    restricts nothing. `label` restricts the watched objects to objects with this label key; an
-    empty text restricts nothing.
+    `namespace` and `name` are those of the watched objects, and `label` is a label key that they
+    have. An empty string does not restrict anything.
     """
 
     namespace: str = ""
@@ -110,29 +108,30 @@ WHOLE: Final = Scope()
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A controller of one kind of objects.
+    """A controller for the objects of one kind.
 
     Attributes
     ----------
     name
-        The name in `--controllers`. Several controllers may share a name.
+        The name in `--controllers`; several controllers may share a name.
     kind
         The kind of the objects that the controller reconciles.
     decide
-        Function that returns the effects for an object, which may not exist; see `existing`.
+        Returns the effects for an object, which may not exist; see `existing`.
     wakes
-        Functions by kind that return the objects to reconcile after a change. Each function is
-        called with the object before and after a change, or with its last state after a deletion.
-        An object of the kind that the controller reconciles always wakes itself.
+        For each kind, a function that returns the objects to reconcile after a change. It is called
+        with the object before and after the change, or with its last state after a deletion. An
+        object of the controller's own kind always wakes itself.
     indexes
         The indexes that the controller passes to `World.list_indexed`.
     reads
-        Further kinds that the controller reads. Changes of these kinds wake no object.
+        Further kinds that the controller reads; their changes wake no object.
     facets
-        Functions by kind that return the relevant fields. Changes of other fields wake no
-        object. For example, every node updates its heartbeat every few seconds.
+        For each kind, a function that returns the relevant fields. Changes of other fields wake no
+        object; for example, every node updates its heartbeat every few seconds.
     scopes
-        The objects that the controller reads, by kind. All objects of other kinds are read.
+        For each kind, the objects that the controller reads. Kinds that are not listed are read
+        completely.
     """
 
     name: str
@@ -152,7 +151,7 @@ class Controller:
 
 
 def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
-    """Return the scopes of each watched kind. `WHOLE` replaces all other scopes of the kind."""
+    """Return the scopes of each watched kind; `WHOLE` replaces all other scopes of the kind."""
     found: dict[Kind, dict[Scope, None]] = {}
     for controller in controllers:
         for kind in controller.kinds:
@@ -163,9 +162,9 @@ def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]
 def existing(
     kind: Kind, reconcile: Reconcile, if_missing: Decide = lambda _ref, _world: ()
 ) -> Decide:
-    """Return a `Decide` that reconciles an existing object.
+    """Return a `Decide` function that reconciles an object if it exists.
 
-    `if_missing` decides for a missing object; by default, a missing object has no effects.
+    `if_missing` decides if the object does not exist; by default, there are no effects.
     """
 
     def decide(ref: Ref, world: World) -> Effects:
@@ -176,7 +175,7 @@ def existing(
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the controlling owner of an object, if its kind is `kind`."""
+    """Return a function that wakes an object's controlling owner, if it has the given kind."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

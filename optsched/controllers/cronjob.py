@@ -1,12 +1,11 @@
 """CronJobs: jobs that are created on a schedule.
 
-Names, events and limits follow Volcano's pkg/controllers/cronjob. The name of a job contains
-the minute for which the job is due, so each job is created only once. The status records the
-creation as soon as the job is visible.
+Names, events and limits follow Volcano's pkg/controllers/cronjob. A job's name contains the minute
+for which it is due, so each job is created only once. The status records the creation as soon as
+the job is visible.
 
-Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the
-policy Replace, the next job is created as soon as the deletion of the last job has been
-requested.
+Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the policy
+Replace, the next job is created as soon as the deletion of the last job was requested.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ if TYPE_CHECKING:
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"
 MANY: Final = 100
-"""Number of missed times above which a warning suggests a wrong clock or deadline."""
+"""Number of missed times above which a warning suggests that a clock or deadline is wrong."""
 
 LATE_S: Final = 0.1
-"""Seconds between a due time and its check, because the clocks of machines differ."""
+"""Seconds from a due time to its check, because the clocks of machines differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
     JobPhase.FAILED.value: False,
     JobPhase.TERMINATED.value: False,
 }
-"""Final phases of jobs, with True for success and False for failure."""
+"""Final phases of jobs; True stands for success and False for failure."""
 
 FAR_AHEAD_MS: Final = 3_600_000
 """Milliseconds in the future beyond which a last schedule time is ignored as a clock error."""
@@ -83,7 +82,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One CronJob, its jobs in order of creation, and the current time in ms since 1970."""
+    """One CronJob, its jobs in order of creation, and the current time in ms (Unix epoch)."""
 
     cron: CronJob
     manifest: Manifest
@@ -102,10 +101,9 @@ class _Case:
 
 
 class CronJobs:
-    """A reconciler of CronJobs.
+    """Reconciles CronJobs.
 
-    `zone_of` returns the time zone with a name, and raises KeyError or ValueError for an unknown
-    name.
+    `zone_of` returns a time zone by name; it raises KeyError or ValueError for an unknown name.
     """
 
     def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
@@ -113,7 +111,7 @@ class CronJobs:
 
     @property
     def controller(self) -> Controller:
-        """The controller of CronJobs, with the changes that wake it."""
+        """The CronJob controller, with the changes that wake it."""
         return Controller(
             name="cronjob",
             kind=CRON_JOB,
@@ -122,7 +120,7 @@ class CronJobs:
         )
 
     def reconcile(self, manifest: Manifest, world: World) -> Effects:
-        """Create the due job, delete the jobs beyond the history limits, and update the status.
+        """Create the due job, delete jobs beyond the history limits, and update the status.
 
         The CronJob is reconciled again at the next due time.
         """
@@ -144,7 +142,7 @@ class CronJobs:
         again = () if next_ms is None else (Again((next_ms - world.now_ms) / 1000 + LATE_S),)
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
-        # The name contains the due minute, so that each job is created only once.
+        # The name contains the due minute, so each job is created only once.
         name = f"{cron.meta.name}-{due_ms // 60_000}"
         known = world.get(JOB, cron.meta.namespace, name)
         if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
@@ -153,7 +151,7 @@ class CronJobs:
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
     def _read_clock(self, case: _Case) -> _Clock | Emit:
-        """Return the schedule and time zone of a CronJob, or an event if they are invalid."""
+        """Return a CronJob's schedule and time zone, or an event if one of them is invalid."""
         text, name = case.cron.schedule, case.cron.time_zone
         for prefix in _PREFIXES:
             if text.startswith(prefix):
@@ -203,9 +201,9 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
 def _create_job(
     case: _Case, name: str, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
-    """Return the creation of the due job if the concurrency policy allows the job.
+    """Return the creation of the due job, if the concurrency policy allows it.
 
-    `known` is an existing object with the name of the job, or None.
+    `known` is an existing object with the job's name, or None.
     """
     cron = case.cron
     if known is not None:
@@ -250,9 +248,9 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """Return the status patch, then the deletions of old jobs.
+    """Return the status patch, followed by the deletions of old jobs.
 
-    The patch comes first because the status records the results of the old jobs.
+    The patch comes first because it records the results of the old jobs.
     """
     patch = _patch_status(case, last_schedule_ms)
     cron = case.cron
@@ -280,7 +278,7 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
 
 
 def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """Return the patch that corrects the status of a CronJob, or None if no field differs."""
+    """Return the patch that corrects a CronJob's status, or None if no field differs."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
@@ -310,7 +308,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
     if [each.get("uid") for each in records(have, "active")] == [
         uid_of(job) for job in active_jobs
     ]:
-        # A change of only the resource version of an active job needs no patch.
+        # If only the resource version of an active job changes, no patch is needed.
         changed.pop("active", None)
     if not changed:
         return None

@@ -1,8 +1,8 @@
-"""The writes that a controller requests, as values. The executor executes the writes.
+"""The writes that a controller requests, as values; the executor executes them.
 
 The effects of one decision are independent of each other; `Then` contains effects that are executed
-in order. Every effect may be repeated: the creation of an existing object, and the deletion of a
-missing object, count as success.
+in order. Every effect may be repeated: creating an object that exists and deleting an object that
+does not exist both count as success.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Propagation(StrEnum):
 class Create:
     """Create an object.
 
-    The name of the object must be derived from its purpose, so that the object is created only
-    once.
+    The object's name must be derived from its purpose, so that it is created only once.
     """
 
     kind: Kind
@@ -63,9 +62,9 @@ class _Named:
 class Patch(_Named):
     """Merge a body into an object (RFC 7386), if its UID and resource version match.
 
-    `uid` and `resource_version` are the preconditions on the object; empty for no precondition.
-    With a resource version, the API server refuses the patch after a concurrent write, and the
-    object is reconciled again.
+    `uid` and `resource_version` are preconditions on the object; empty for no precondition. With a
+    resource version, the API server rejects the patch after a concurrent write, and the object is
+    reconciled again.
     """
 
     body: Manifest
@@ -79,10 +78,9 @@ class PatchStatus(Patch):
 
     The patch goes to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is the time in seconds for which the patch may be deferred. `may_wait_s` is
-    positive for changes that affect no decision and that are probably followed by more changes,
-    such as numbers of pods. The object is reconciled again when the delay ends, or later after a
-    recent write.
+    `may_wait_s` is the time in seconds for which the patch may be deferred. It is positive for
+    changes that affect no decision and are probably followed by more changes, such as pod counts.
+    The object is reconciled again when the delay ends, or later if its status was written recently.
     """
 
     may_wait_s: float = 0.0
@@ -92,8 +90,8 @@ class PatchStatus(Patch):
 class Delete(_Named):
     """Delete an object, if its UID matches.
 
-    `uid` is the UID of the object; empty for any object with the name. `grace_s` is the grace
-    period of a pod in seconds, or None for the period in the pod's spec.
+    An empty `uid` matches any UID. `grace_s` is a pod's grace period in seconds, or None for the
+    one in the pod's spec.
     """
 
     uid: str = ""
@@ -103,16 +101,16 @@ class Delete(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Emit(_Named):
-    """An Event about an object. Equal events about one object are reported as one Event.
+    """An Event about an object; equal events about one object are reported as one Event.
 
     Attributes
     ----------
     reason
-        The reason of the Event, a single word that `kubectl get events` shows.
+        The Event's reason, a single word that `kubectl get events` shows.
     message
-        The message of the Event, a single sentence.
+        The Event's message, a single sentence.
     code
-        A code that distinguishes Events with the same reason.
+        Distinguishes Events with the same reason.
     """
 
     uid: str
@@ -124,7 +122,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key` again after a delay; None means the object being reconciled."""
+    """Reconcile the object `key`, or by default the current object, again after a delay."""
 
     after_s: float
     key: Ref | None = None
@@ -134,7 +132,7 @@ class Again:
 class Question:
     """A probe that checks whether a server answers at an address.
 
-    `path` is the HTTP path to request. Any status below 400 is an answer. With an empty path, the
+    `path` is the HTTP path to request; any status below 400 is an answer. If the path is empty, the
     probe only checks that the port is open. `header` is the name and value of an HTTP header; both
     are empty for no header.
     """
@@ -147,7 +145,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Send a probe. Afterwards, `World.is_answered` returns whether the server has answered."""
+    """Send a probe; afterwards, `World.is_answered` returns whether the server answered."""
 
     question: Question
 
@@ -157,7 +155,7 @@ class Fabric:
     """An NVIDIA UFM server, which knows the topology of a network fabric.
 
     `secret` is the namespace and name of the Secret with `username`, `password` and optionally
-    `ca.crt`. `verifies` is true if the TLS certificate of the server is verified.
+    `ca.crt`. `verifies` is true if the server's TLS certificate is verified.
     """
 
     url: str
@@ -167,7 +165,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FabricAnswer:
-    """The reply of a fabric server: links from hosts to leaf switches, or an error."""
+    """The reply of a fabric server: the links from hosts to leaf switches, or an error."""
 
     at_ms: int
     links: tuple[tuple[str, str], ...] = ()
@@ -176,14 +174,14 @@ class FabricAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskFabric:
-    """Query a fabric server for its topology. `World.fabric_answer` then returns the reply."""
+    """Query a fabric server for its topology; `World.fabric_answer` then returns the reply."""
 
     fabric: Fabric
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Effects that are executed in order. After a failure, the remaining effects are skipped."""
+    """Effects that are executed in order; after a failure, the remaining ones are skipped."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

@@ -1,9 +1,9 @@
-"""Discovery of HyperNodes from node labels or a network fabric, and counts of their nodes.
+"""Discover HyperNodes from node labels or a network fabric, and count their nodes.
 
 The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` under
 `networkTopologyDiscovery`; `ufm.py` implements `ufm`. Format and names follow Volcano's
 pkg/controllers/hypernode. A new name ends in a digest of the label instead of a random suffix, so
-that each HyperNode is created only once. HyperNodes that Volcano created keep their names.
+each HyperNode is created only once. HyperNodes that Volcano created keep their names.
 
 `status.nodeCount` counts the nodes of all lower tiers and is updated on every change. Volcano
 counts direct members, and updates the count only when the HyperNode changes.
@@ -64,26 +64,26 @@ CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"
 BY_LABEL: Final = "label"
 MAX_TYPE: Final = 20
-"""Maximum length of the name of a topology type, in characters."""
+"""Maximum length of a topology type's name, in characters."""
 
 HOUR_MS: Final = 3_600_000
-"""Default time between queries of a fabric, in ms, as in Volcano."""
+"""Default time between queries of a fabric in ms, as in Volcano."""
 
 RETRY_MS: Final = 60_000
-"""Maximum time between queries after a failed query, in ms."""
+"""Maximum time in ms from a failed query to the next query."""
 
 LEAST_MS: Final = 10_000
-"""Minimum configurable time between queries, in ms."""
+"""Minimum configurable time between queries in ms."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""A reference with an empty name, whose reconciliation covers all HyperNodes.
+"""A reference with an empty name; reconciling it covers all HyperNodes.
 
 No object has an empty name.
 """
 
 
 class ConfigError(Exception):
-    """An error for an invalid configuration in the ConfigMap."""
+    """Raised if the configuration in the ConfigMap is invalid."""
 
 
 # --- configuration --------------------------------------------------------------------------------
@@ -96,11 +96,11 @@ class Sources:
     Attributes
     ----------
     types
-        Node label keys by topology type, lowest tier first; None without the source `label`.
+        Maps a topology type to node label keys, lowest tier first; None without the source `label`.
     fabric
         The fabric server to query; None without the source `ufm`.
     interval_ms
-        The time between queries of the fabric server, in ms.
+        The time between queries of the fabric server in ms.
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -109,11 +109,11 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """Return the sources in a configuration.
+    """Parse the sources in a configuration.
 
-    All Secrets must be in the namespace `namespace`.
+    All Secrets must be in the given namespace.
 
-    Raises ConfigError for an invalid configuration.
+    Raises ConfigError if the configuration is invalid.
     """
     found = Sources()
     documents = list(read_yaml(text))
@@ -144,7 +144,7 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
 def _read_fabric(
     source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
 ) -> tuple[Fabric, int]:
-    """Return the fabric server of a source, and the time between its queries in ms."""
+    """Return the fabric server of a source, and the time between queries in ms."""
     where = config.get("endpoint")
     if not isinstance(where, str) or not where.strip():
         raise ConfigError("ufm: config.endpoint is missing: set it to the URL of UFM, https://...")
@@ -196,7 +196,7 @@ def _read_labels(name: str, levels: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes with equal values of a label, or the HyperNodes of the tier below for these nodes."""
+    """Nodes with the same value of a label, or the HyperNodes one tier below for these nodes."""
 
     type: str
     tier: int
@@ -206,7 +206,7 @@ class _Group:
 
 
 def _choose_name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return the name of the group's existing HyperNode, or a name for a new HyperNode."""
+    """Return the name of the group's existing HyperNode, or a name for a new one."""
     start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
     for name in known.get((group.label, group.value), ()):
         if name.startswith(start):
@@ -218,7 +218,7 @@ def _choose_name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) 
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for node labels, by HyperNode name.
+    """Return the HyperNodes that follow from node labels, keyed by name.
 
     `known` lists the existing HyperNodes.
     """
@@ -230,7 +230,7 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # The groups of a node end below the first label that the node lacks.
+            # A node has no groups from the first label on that it lacks.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)
@@ -252,9 +252,9 @@ def hypernodes_by_labels(
 
 
 class Discovery:
-    """The controller that creates HyperNodes from the configured sources.
+    """Creates HyperNodes from the configured sources.
 
-    `config` is the namespace and name of the ConfigMap with the sources.
+    `config` is the namespace and name of the ConfigMap that configures the sources.
     """
 
     def __init__(self, config: tuple[str, str] = CONFIG) -> None:
@@ -262,19 +262,19 @@ class Discovery:
 
     @property
     def controller(self) -> Controller:
-        """The controller of HyperNode discovery, with the changes that wake it."""
+        """The controller for HyperNode discovery, with the changes that wake it."""
         return Controller(
             name="hypernode",
             kind=CONFIG_MAP,
             decide=self.decide,
             wakes=dict.fromkeys((NODE, HYPER_NODE), lambda _obj, _world: (self._ref,)),
-            # The controller restores these fields after changes by other writers.
+            # The controller restores these fields if others change them.
             facets={NODE: labels_of, HYPER_NODE: lambda obj: (labels_of(obj), spec_of(obj))},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:
-        """Return the creations, changes and deletions of HyperNodes that the ConfigMap requires."""
+        """Return the HyperNode creations, changes and deletions that the ConfigMap requires."""
         config = world.get(CONFIG_MAP, ref.namespace, ref.name) if ref == self._ref else None
         if config is None:
             return ()
@@ -293,7 +293,7 @@ class Discovery:
     def _discover_fabric(
         self, config: Manifest, sources: Sources, world: World
     ) -> Iterator[Effect]:
-        """Return a due query of the fabric server, and the changes that its last reply requires."""
+        """Yield a due query of the fabric server, and the changes that its last reply requires."""
         fabric = sources.fabric
         if fabric is None:
             return
@@ -362,7 +362,7 @@ def _find_changes(desired: Mapping[str, Manifest], known: Iterable[Manifest]) ->
 
 
 def count_nodes(ref: Ref, world: World) -> Effects:
-    """Return the patches that correct the node count of each HyperNode."""
+    """Return the patches that correct the HyperNodes' node counts."""
     if ref != _ALL_HYPERNODES:
         return ()
     index = TopologyIndex()

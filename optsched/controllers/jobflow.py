@@ -1,10 +1,9 @@
 """JobFlows: graphs of jobs, each created from a JobTemplate.
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch` follow this design; Volcano's controller ignores
-both fields. With probes, a job may start as soon as the probed tasks of its dependencies are ready,
-before the dependencies end. A patch changes a template field by field, and matches the items of
-lists by name.
+docs/design/jobflow. `dependsOn.probe` and `patch` follow that design; Volcano's controller ignores
+both fields. With probes, a job may start before its dependencies end, as soon as their probed tasks
+are ready. A patch changes a template field by field, and matches list items by name.
 """
 
 from __future__ import annotations
@@ -84,11 +83,11 @@ def job_name(flow: str, template: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A JobFlow, and its jobs by template name.
+    """A JobFlow, and its jobs keyed by template name.
 
-    `foreign` lists job names of the JobFlow that are already names of another owner's jobs.
-    `deleted_jobs` lists the templates whose jobs have completed and were deleted later, for example
-    by their TTL.
+    `foreign` lists the job names of the JobFlow that other owners' jobs already have.
+    `deleted_jobs` lists the templates whose jobs completed and were deleted later, for example by
+    their TTL.
     """
 
     flow: JobFlow
@@ -98,7 +97,7 @@ class _Case:
     deleted_jobs: frozenset[str]
 
     def is_completed_before(self, template: str) -> bool:
-        """Return whether a template's job has completed, even if the job was deleted later."""
+        """Return whether a template's job has completed, even if it was deleted later."""
         job = self.jobs.get(template)
         is_completed = job is not None and job_phase_of(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
@@ -112,7 +111,7 @@ class _Case:
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
-    """Return the jobs to create or delete, and the status patch of the JobFlow."""
+    """Return the jobs to create or delete, and the JobFlow's status patch."""
     flow, _ = parse_jobflow(manifest)
     if flow is None or is_terminating(manifest):
         return ()
@@ -178,11 +177,11 @@ _REACHED: Final = {
     "Completed": ("Succeeded",),
     "Pending": ("Pending", "Running", "Succeeded"),
 }
-"""The phases of a pod that has reached the phase of a probe or a later phase."""
+"""Maps a probe's phase to the pod phases that satisfy the probe."""
 
 
 def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """Return the effects while a job has to wait, or None if the job may start."""
+    """Return the effects while a job must wait, or None if the job may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -196,7 +195,7 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
         reached = _REACHED.get(probe.phase, (probe.phase,))
         if not members or any(status_of(pod).get("phase") not in reached for pod in members):
             return ()
-    # A missing pod, or a pod without address, has the question None.
+    # None stands for the probe of a missing pod or of a pod without an address.
     questions: list[Question | None] = []
     probed = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
@@ -215,7 +214,7 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
 
 
 def _select_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
-    """Return the pods of a task. If `task` is empty, all pods are returned."""
+    """Return the pods of a task, or all pods if `task` is empty."""
     return [
         pod
         for pod in pods
@@ -323,7 +322,7 @@ def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     since = subobject(status, "state").get("lastTransitionTime")
     histories = list(before.get("runningHistories") or [])
     if state and not (histories and histories[-1].get("state") == state):
-        # The change of the phase ends the last entry and starts another entry.
+        # A phase change ends the last entry and starts a new one.
         if histories and since:
             histories[-1] = {**histories[-1], "endTimestamp": since}
         histories.append({**({"startTimestamp": since} if since else {}), "state": state})
@@ -399,7 +398,7 @@ _JOBS_OF: Final = Index(
 
 
 def reconcile_template(template: Manifest, world: World) -> Effects:
-    """Return the status patch with the list of jobs that were created from a template."""
+    """Return the status patch that lists the jobs created from a template."""
     word = f"{namespace_of(template)}.{name_of(template)}"
     jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, word))
     if is_terminating(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:

@@ -1,11 +1,11 @@
-"""PodGroups for pods of Deployments, StatefulSets and Jobs, and for bare pods.
+"""PodGroups for pods of Deployments, StatefulSets and Kubernetes Jobs, and for bare pods.
 
-All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has a
-separate PodGroup. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
+All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has
+its own PodGroup. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
 Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
-controller never removes annotations or labels from a PodGroup, so that the scheduler's annotations
-and labels are kept. Pods that have ended are ignored.
+controller never removes annotations or labels from a PodGroup, so the scheduler's annotations and
+labels are kept. Pods that have ended are ignored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
     for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
 }
-"""Kinds of owners whose annotations a PodGroup inherits, by (apiVersion, kind)."""
+"""Kinds of owners whose annotations a PodGroup inherits, keyed by (apiVersion, kind)."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST: Final = 2**31 - 1
@@ -88,11 +88,10 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The pods that get PodGroups, and the fields that a PodGroup inherits.
+    """Which pods get PodGroups, and what a PodGroup inherits.
 
     `inherits` lists the prefixes of the annotations and labels that a PodGroup copies. With
-    `--inherit-owner-annotations=false`, `inherits` is empty, and the owner does not determine
-    `minMember`.
+    `--inherit-owner-annotations=false`, it is empty, and the owner does not determine `minMember`.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -107,7 +106,7 @@ def group_name_of(pod: Manifest) -> str:
 
 
 class PodGroups:
-    """A reconciler of the PodGroups of pods that name no PodGroup."""
+    """Reconciles the PodGroups of pods that name no PodGroup."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -142,8 +141,8 @@ class PodGroups:
         pods = sorted(members, key=lambda pod: (created_ms(pod), name_of(pod)))
         followed = _find_followed_pod(pods, group)
         owner = _find_owner(followed or group, world)
-        # All remaining pods of an owner with 0 replicas are about to terminate. If a user chose the
-        # name `podgroup-…`, the owner of the PodGroup may own none of the pods.
+        # If an owner has 0 replicas, all its remaining pods are about to terminate. If a user chose
+        # the name `podgroup-…`, the PodGroup's owner may own none of the pods.
         is_own_group = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
         if owner is not None and is_own_group and spec_of(owner).get("replicas") == 0:
             if group is None:
@@ -158,7 +157,7 @@ class PodGroups:
             if obstacle is None:
                 made = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
-            # The message equals the scheduler's message, so that the API server merges the events.
+            # The message is the same as the scheduler's, so that the API server merges the events.
             reason, message = obstacle
             code = reason.value
             event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)
@@ -178,7 +177,7 @@ class PodGroups:
     # --- membership ------------------------------------------------------------------------------
 
     def _find_group_keys(self, pod: Manifest) -> Iterator[str]:
-        """Yield the key of a pod's PodGroup, unless the pod has ended or names a PodGroup."""
+        """Yield the key of a pod's PodGroup, unless the pod has ended or names another PodGroup."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
             return
@@ -192,8 +191,8 @@ class PodGroups:
         ):
             return
         made = group_name_of(pod)
-        # The PodGroup of a Volcano Job named `podgroup` is called `podgroup-<uid of the Job>`, and
-        # the job controller creates this PodGroup.
+        # The PodGroup of a Volcano Job named `podgroup` is also called `podgroup-<uid>`, but the
+        # job controller creates it.
         owner = controller_of(pod) or {}
         is_of_job = is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
         if named in ("", made) and not is_of_job:
@@ -212,7 +211,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Wake the PodGroups of pods that wait for a queue that the pod or its namespace names."""
+        """Wake the PodGroups of pods that wait for a queue named by the pod or its namespace."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -229,7 +228,7 @@ class PodGroups:
     ) -> dict[str, Any]:
         """Return the desired PodGroup.
 
-        `pod` is the pod that provides the settings of the PodGroup.
+        `pod` is the pod from which the PodGroup takes its settings.
         """
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
@@ -250,7 +249,7 @@ class PodGroups:
             "priorityClassName": spec_of(pod).get("priorityClassName") or None,
             "networkTopology": _read_topology(annotations_of(pod)),
         }
-        # A pod without a controller is the owner of its PodGroup.
+        # A pod without a controller is itself the owner of its PodGroup.
         owners = [owner_reference(POD, pod)]
         if controller_of(pod) is not None:
             owners = list(meta_of(pod)["ownerReferences"])
@@ -280,12 +279,11 @@ class PodGroups:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod that belongs to the users of the PodGroup.
+    """Return the newest pod that belongs to the PodGroup's users, or else the newest pod.
 
-    Without a PodGroup, the users of the oldest pod replace the users of the PodGroup. `pods` must
-    be sorted by age. Users may write any owner reference into a pod. Therefore a pod of another
-    user must not change the queue, the owner or the submitter of the PodGroup. If no pod belongs to
-    users of the PodGroup, the result is the newest pod.
+    If there is no PodGroup, the oldest pod determines the users. `pods` must be sorted by age.
+    Users may write any owner reference into a pod, so a pod of another user must not change the
+    PodGroup's queue, owner or submitter.
     """
     if not pods:
         return None
@@ -310,7 +308,7 @@ def _read_topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """Return the existing controlling owner of an object if the owner's kind is in `OWNERS`."""
+    """Return an object's controlling owner, if it exists and its kind is in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None
@@ -325,7 +323,7 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield the patch that corrects a PodGroup, without the fields of other writers."""
+    """Yield the patch that corrects a PodGroup; it leaves out fields of other writers."""
     body: dict[str, Any] = {}
     spec, known = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -346,7 +344,7 @@ def _is_annotated(pod: Manifest) -> bool:
 
 
 def _find_obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
-    """Return code and message of the reason why no PodGroup may be created in a queue, or None."""
+    """Return why no PodGroup may be created in a queue, as a code and a message, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         listed = world.listed(QUEUE)

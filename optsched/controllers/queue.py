@@ -60,12 +60,12 @@ _TRUE: Final = "true"
 
 
 def queue_of_group(group: Manifest) -> str:
-    """Return the name of the queue of a PodGroup."""
+    """Return the name of a PodGroup's queue."""
     return str(spec_of(group).get("queue") or DEFAULT_QUEUE)
 
 
 def parent_of(queue: Manifest) -> str:
-    """Return the name of the parent queue; empty for the root queue."""
+    """Return the name of a queue's parent; empty for the root queue."""
     if name_of(queue) == ROOT_QUEUE:
         return ""
     return str(spec_of(queue).get("parent") or ROOT_QUEUE)
@@ -79,7 +79,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 class _DesiredState:
     """The desired state of a queue.
 
-    `by_parent` is true if only the parent queue closes the queue.
+    `by_parent` is true if only the parent queue keeps the queue closed.
     """
 
     is_open: bool
@@ -89,8 +89,8 @@ class _DesiredState:
 def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
-    Commands, the parent queue and the PodGroups of the queue determine the desired state. The order
-    of the writes makes a crash between two writes harmless. `volcano.sh/closed-by-parent` is set
+    Commands, the parent queue and the queue's PodGroups determine the desired state. The writes are
+    ordered so that a crash between two of them is harmless: `volcano.sh/closed-by-parent` is set
     before the state becomes Closing or Closed, and removed after the state becomes Open. Commands
     are deleted last.
     """
@@ -139,7 +139,7 @@ def reconcile(queue: Manifest, world: World) -> Effects:
 
 
 def _find_refusal(action: str, queue: Manifest, world: World) -> str:
-    """Return why a Command on a queue is refused; empty if the Command is carried out."""
+    """Return why a Command on a queue is rejected; empty if it is executed."""
     if action not in _ACTIONS:
         return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
     if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
@@ -176,7 +176,7 @@ def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventTy
 
 
 def _group_wakes(group: Manifest, world: World) -> Iterable[Ref]:
-    """Wake the queue of a PodGroup if the queue is Closing or Closed."""
+    """Wake a PodGroup's queue if the queue is Closing or Closed."""
     name = queue_of_group(group)
     return (Ref(QUEUE, "", name),) if _is_shut(name, world) else ()
 
@@ -199,7 +199,7 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """Return the number of PodGroups by phase and queue; 0 for a queue without PodGroups."""
+    """Count the PodGroups by phase and queue; 0 for a queue without PodGroups."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

@@ -1,4 +1,4 @@
-"""The list of all controllers, and the selection by `--controllers`."""
+"""The list of all controllers, and their selection with `--controllers`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.controllers.job.reconcile import Options as JobOptions
 
 EVERY = "*"
-"""The text in `--controllers` that selects all controllers."""
+"""The value of `--controllers` that selects all controllers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
     """Return the controllers that `--controllers` selects, as in Volcano.
 
-    `*` selects all controllers, and `-name` excludes a controller. Volcano's names, such as
-    queue-controller, are accepted. Raises ValueError if a selected controller is unknown or no
-    controller remains. Unknown names of excluded controllers are accepted.
+    `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
+    queue-controller, are accepted. Unknown excluded names are ignored. Raises ValueError if a
+    selected controller is unknown or no controller is left.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

@@ -1,10 +1,11 @@
 """HyperNodes of an InfiniBand fabric, discovered through NVIDIA UFM.
 
-UFM lists the ports of a fabric. The port of a host names the leaf switch to which the port is
-connected. Hosts that are connected through leaf switches form one HyperNode of tier 1. One
-HyperNode of tier 2 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
-(pkg/controllers/hypernode/discovery/ufm). Volcano numbers leaf switches by their current order.
-optsched keeps the HyperNode name that most hosts of a group already have in the cluster.
+UFM lists the ports of a fabric. A host's port names the leaf switch to which it is connected. Hosts
+that are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2
+contains all HyperNodes of tier 1. Format, groups and names follow Volcano
+(pkg/controllers/hypernode/discovery/ufm). Volcano numbers leaf switches by their current order, so
+names can change. optsched reuses the name of the existing HyperNode that contains most hosts of the
+group.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.api.json_fields import Manifest
 
 SOURCE: Final = "volcano.sh/network-topology-source"
-"""The label of a HyperNode that names its source."""
+"""HyperNode label that names the source from which the HyperNode was created."""
 
 BY_UFM: Final = "ufm"
 PATH: Final = "/ufmRest/resources/ports"
@@ -35,20 +36,20 @@ LEAF: Final = "leaf-hn-"
 SPINE: Final = "spine-hn"
 _LONGEST: Final = 253
 _HOST_PORT: Final = "Computer"
-"""The marker of host ports in the description of a port."""
+"""Text in a port's description that marks the port of a host."""
 
 Link: TypeAlias = tuple[str, str]
-"""The name of a host, and of a leaf switch to which a port of the host is connected."""
+"""The names of a host and of a leaf switch to which one of the host's ports is connected."""
 
 
 class UfmError(ValueError):
-    """An error for a reply of UFM that cannot be parsed."""
+    """Raised if a reply of UFM cannot be parsed."""
 
 
 def read_links(body: bytes) -> tuple[Link, ...]:
-    """Return the distinct links of hosts in a reply of UFM; raises UfmError.
+    """Return the distinct links from hosts to leaf switches in a UFM reply; raises UfmError.
 
-    Ports of switches, and ports without the name of a host or switch, are skipped.
+    Switch ports, and ports without the name of a host or switch, are skipped.
     """
     try:
         ports = json.loads(body)
@@ -89,7 +90,7 @@ def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...
 
 
 def find_invalid_hosts(links: Iterable[Link]) -> tuple[str, ...]:
-    """Return the sorted host names that are not valid node names."""
+    """Return the host names that are not valid node names, sorted."""
     names = sorted({host for host, _ in links})
     return tuple(
         name for name in names if len(name) > _LONGEST or re.fullmatch(NAME_PATTERN, name) is None
@@ -99,7 +100,7 @@ def find_invalid_hosts(links: Iterable[Link]) -> tuple[str, ...]:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for the links, by name.
+    """Return the HyperNodes that follow from the links, keyed by name.
 
     `known` lists the existing HyperNodes that UFM discovery created.
     """
@@ -113,7 +114,7 @@ def fabric_hypernodes(
         for each in known
         if name_of(each).startswith(LEAF)
     }
-    # Each group keeps the name of the HyperNode that shares most of its hosts.
+    # Each group keeps the name of the HyperNode that contains most of its hosts.
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)

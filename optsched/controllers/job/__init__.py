@@ -1,1 +1,1 @@
-"""Jobs of batch.volcano.sh. `reconcile` returns the effects that a job requires."""
+"""Jobs of batch.volcano.sh; `reconcile` returns the effects that a job requires."""

@@ -1,8 +1,8 @@
-"""Events of a job, and the actions that its lifecycle policies choose for the events.
+"""Events of a job, and the actions that its lifecycle policies choose for them.
 
-No state is kept in memory. An event lasts as long as its cause, such as a failed pod, and ends
-when an action deletes the pod. The job's status stores the deletions for which a policy with a
-timeout waits, because a deleted pod can no longer store its event. Source: Volcano,
+No state is kept in memory. An event lasts as long as its cause, such as a failed pod, and ends when
+an action deletes the pod. A deleted pod can no longer store its event, so the job's status stores
+pod deletions to which a policy with a timeout applies. Source: Volcano,
 pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
@@ -48,7 +48,7 @@ _ORDINARY: Final = frozenset(
         JobEvent.COMMAND_ISSUED,
     }
 )
-"""Events that occur in every job; a policy for the event `*` does not match these events."""
+"""Events that occur in every job; a policy for the event `*` does not match them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class ObservedEvent:
     Attributes
     ----------
     task, index
-        The task and pod index of the event. An event of the whole job has task None and index
-        -1. An event of a whole task has index -1.
+        The task and pod index of the event. An event of the whole job has task None and index -1.
+        An event of a whole task has index -1.
     since_ms
-        The time of the event in ms since 1970. None means that the time is unknown, and that every
-        timeout has expired.
+        The time of the event in ms since the Unix epoch; None if it is unknown, which counts as
+        expired for every timeout.
     is_disruption
         True if the cluster, and not a user, deleted the pod.
     """
@@ -78,7 +78,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The action that a lifecycle policy chooses, and the event that causes the action."""
+    """The action that a lifecycle policy chooses, and the event that triggers it."""
 
     action: JobAction
     because: ObservedEvent
@@ -88,7 +88,7 @@ class Verdict:
 class PolicyDecision:
     """The action that the lifecycle policies choose.
 
-    `wait_ms` is the time until the next policy timeout expires, or None without a pending timeout.
+    `wait_ms` is the time until the next policy timeout expires, or None if no timeout is pending.
     """
 
     verdict: Verdict | None = None
@@ -96,7 +96,7 @@ class PolicyDecision:
 
 
 def apply_policies(observed: ObservedJob) -> PolicyDecision:
-    """Return the action for the first event whose policy has no timeout or an expired timeout.
+    """Return the action for the first event whose policy has no timeout or an expired one.
 
     Completed tasks are checked first, then failed pods, then deleted pods.
     """
@@ -120,7 +120,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 
 
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
-    """Return the pod deletions for which a policy with a timeout waits, by `pod_part`."""
+    """Return the deletions to which a policy with a timeout applies, keyed by `pod_part`."""
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
         return found
@@ -148,7 +148,7 @@ def policy_for(job: Job, occurrence: ObservedEvent) -> LifecyclePolicy | None:
     task = occurrence.task
     for policy in (*(() if task is None else task.policies), *job.spec.policies):
         if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
-            # Every pod is pending at first, so a policy for PodPending requires a timeout.
+            # Every pod is pending at first, so a policy for PodPending must have a timeout.
             continue
         if (
             occurrence.event in policy.events
@@ -194,7 +194,7 @@ def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
     A pod was deleted if fewer pods of its task exist than the job's status has recorded. The event
-    of a stored deletion lasts until the replacement of the pod runs, as in Volcano.
+    of a stored deletion lasts until the replacement pod runs, as in Volcano.
     """
     found = [
         *_observe_terminating_pods(observed),
@@ -292,7 +292,7 @@ def _observe_unknown_gang(observed: ObservedJob) -> Iterator[ObservedEvent]:
         what = "some pods run, but the scheduler cannot place all pods of the minimum"
         conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
-        # The cluster has removed pods of the gang if an evicted pod no longer runs.
+        # The cluster has removed pods of the gang if some evicted pod no longer runs.
         running = {
             pod.name
             for pod in observed.all_pods
@@ -345,7 +345,7 @@ def _active_pods(observed: ObservedJob) -> Iterator[tuple[TaskSpec, PodView]]:
 def _last_end_ms(statuses: Iterable[Mapping[str, Any]], state: str) -> int | None:
     """Return the latest time at which a container terminated, or None.
 
-    `state` is "state" for the current run of each container, or "lastState" for the run before.
+    `state` is "state" for each container's current run, or "lastState" for its previous run.
     """
     ends = (subobject(subobject(each, state), "terminated").get("finishedAt") for each in statuses)
     return _latest(time_ms(end) for end in ends)

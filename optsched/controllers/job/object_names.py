@@ -1,4 +1,4 @@
-"""Names of a job's objects. Each name is derived from the job, so each object exists only once.
+"""Names of a job's objects; each is derived from the job, so each object is created only once.
 
 Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
 """
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 def pod_name(job: str, task: str, index: int) -> str:
-    """Return `<job>-<task>-<index>`, the name of a pod."""
+    """Return a pod's name, `<job>-<task>-<index>`."""
     return f"{job}-{task}-{index}"
 
 
 def group_name(job: Job) -> str:
-    """Return `<job>-<uid>`, the name of the job's PodGroup."""
+    """Return the name of the job's PodGroup, `<job>-<uid>`."""
     return f"{job.meta.name}-{job.meta.uid}"
 
 
 def claim_name(job: Job, position: int) -> str:
-    """Return `<job>-pvc-<12 hexadecimal digits>`, the name of the claim for a volume of the job."""
+    """Return the name of the claim for a job volume, `<job>-pvc-<12 hexadecimal digits>`."""
     letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
     return f"{job.meta.name}-pvc-{letters}"
 
 
 def variable_of(task: str) -> str:
-    """Return a task's name in environment variable names, such as MY_TASK for `my-task`."""
+    """Return the task name used in environment variable names, such as MY_TASK for `my-task`."""
     return task.replace("-", "_").upper()
 
 
 def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
-    """Return the host name of a task's pod, and the DNS name by which other pods reach the pod."""
+    """Return the host name of a task's pod, and the DNS name by which other pods reach it."""
     spec = template_spec(task)
     hostname = spec.get("hostname") or pod_name(job, task.name, index)
     return hostname, f"{hostname}.{spec.get('subdomain') or job}"
@@ -47,11 +47,11 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
     """Return the result of `host` for each pod of the task.
 
-    If the template sets a host name, all pods share this name, and the list has at most one item.
+    If the template sets a host name, all pods share it, and the list has at most one item.
     """
     if template_spec(task).get("hostname"):
         return [host(job, task, 0)] if task.replicas else []
-    # Each reconciliation of a job with the plugin svc needs all its host names.
+    # Each reconciliation of a job with the plugin svc needs all of the job's host names.
     domain = template_spec(task).get("subdomain") or job
     prefix = pod_name(job, task.name, 0)[:-1]
     names = [f"{prefix}{index}" for index in range(task.replicas)]
@@ -59,10 +59,10 @@ def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
 
 
 def addresses(job: str, task: TaskSpec) -> list[str]:
-    """Return the DNS names by which other pods reach the pods of the task."""
+    """Return the DNS names by which other pods reach the task's pods."""
     return [address for _, address in hosts(job, task)]
 
 
 def template_spec(task: TaskSpec) -> Mapping[str, Any]:
-    """Return the pod spec of the task's template; empty if the template has no pod spec."""
+    """Return the pod spec of the task's template; empty if it has none."""
     return subobject(task.template, "spec")

@@ -1,9 +1,9 @@
 """The objects of a job that its controller reads: pods, PodGroup and status.
 
-Each pod records the version of the job for which it was created. A restart of the whole job, a
-task, a partition or a pod sets a minimum version for the restarted pods. Pods of an older version
-are *outdated*: they no longer belong to the job and only have to be deleted. `status.restarted`
-stores the minimum versions, so that a restarted controller knows them.
+Each pod records the job version for which it was created. A restart of the whole job, a task, a
+partition or a pod sets a minimum version for the restarted pods. Pods of an older version are
+*outdated*: they no longer belong to the job and only need to be deleted. `status.restarted` stores
+the minimum versions, so that a restarted controller knows them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from optsched.controllers.controller import World
 
 LEFT_OVER_MS: Final = 5_000
-"""Time in ms after which a pod that terminates without grace period is deleted again."""
+"""Time in ms after which a pod that terminates without a grace period is deleted again."""
 
 WHOLE: Final = "job"
-"""Key in `status.restarted` for the whole job."""
+"""The key in `status.restarted` for the whole job."""
 
 _COUNTED: Final = {
     "Pending": "pending",
@@ -55,17 +55,17 @@ _DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
-    """Return the key under which `status.restarted` stores the minimum version of a task."""
+    """Return the key under which `status.restarted` stores a task's minimum version."""
     return f"task/{task}"
 
 
 def partition_part(task: str, partition: int) -> str:
-    """Return the key under which `status.restarted` stores the minimum version of a partition."""
+    """Return the key under which `status.restarted` stores a partition's minimum version."""
     return f"partition/{task}/{partition}"
 
 
 def pod_part(task: str, index: int) -> str:
-    """Return the key under which `status.restarted` stores the minimum version of a pod."""
+    """Return the key under which `status.restarted` stores a pod's minimum version."""
     return f"pod/{task}/{index}"
 
 
@@ -79,7 +79,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job. `task` is None if the job's spec no longer contains the pod."""
+    """A pod of a job; `task` is None if the job's spec no longer contains the pod."""
 
     manifest: Manifest
     name: str
@@ -91,7 +91,7 @@ class PodView:
 
     @property
     def uid(self) -> str:
-        """The UID of the pod."""
+        """The pod's UID."""
         return uid_of(self.manifest)
 
     @property
@@ -112,15 +112,15 @@ class ObservedJob:
     Attributes
     ----------
     pods
-        The pods that the job's spec contains, by task name and index.
+        The pods that the job's spec contains, keyed by task name and index.
     strays
-        Pods of the job that its spec no longer contains, because the job was scaled down.
+        The job's pods that its spec no longer contains, because the job was scaled down.
     group
-        The job's PodGroup, or None if the PodGroup does not exist yet.
+        The job's PodGroup, or None if it does not exist yet.
     generation
         The job's `metadata.generation`.
     evicted
-        UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
+        The pods that the scheduler evicts, by name and UID, from an annotation of the PodGroup.
 
     """
 
@@ -138,7 +138,7 @@ class ObservedJob:
         return (*self.pods.values(), *self.strays)
 
     def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
-        """Yield the existing pods of a task by ascending index."""
+        """Yield the existing pods of a task in ascending order of index."""
         for index in range(task.replicas):
             pod = self.pods.get((task.name, index))
             if pod is not None:
@@ -146,7 +146,7 @@ class ObservedJob:
 
 
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
-    """Return a job with its observed objects."""
+    """Return a job together with its observed objects."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
     views = [_build_view(job, pod) for pod in world.owned_by(POD, JOB, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
@@ -163,7 +163,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return the observed objects together with a job whose status has changed."""
+    """Return the observed objects together with a job whose status was changed."""
     views = [_build_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -171,9 +171,9 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 
 
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
-    """Return the pods to delete in the current phase of the job.
+    """Return the pods to delete in the job's current phase.
 
-    If the job does not continue, its ended pods are kept, because the pods hold the logs.
+    If the job does not continue, its ended pods are kept, because they hold the logs.
     """
     status = observed.job.status
     retries = Retries(status.restarts.retries, observed.job.spec.max_retry)
@@ -191,10 +191,10 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """Return the time in ms until a terminating pod must be deleted again, or None for no deletion.
+    """Return the time in ms after which a terminating pod must be deleted again, or None.
 
-    Only a pod that terminates with a grace period of 0 is deleted again. An API server that stops
-    during a deletion may leave the pod behind.
+    Only a pod that terminates with a grace period of 0 is deleted again. If an API server stops
+    during a deletion, it may leave the pod behind.
     """
     meta = meta_of(pod.manifest)
     deletion_ms = time_ms(meta.get("deletionTimestamp"))
@@ -204,7 +204,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> PodCounts:
-    """Return the numbers of pods by state.
+    """Count the pods by state.
 
     `deleted` lists the pods that the current decision deletes.
     """
@@ -259,13 +259,13 @@ def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
 
 
 def exit_codes(pod: Manifest) -> frozenset[int]:
-    """Return the non-zero exit codes of terminated containers of a pod."""
+    """Return the non-zero exit codes of a pod's terminated containers."""
     ends = (subobject(subobject(each, "state"), "terminated") for each in container_statuses(pod))
     return frozenset(code for end in ends if isinstance(code := end.get("exitCode"), int) and code)
 
 
 def restarts(pod: Manifest) -> int:
-    """Return the number of restarts of all containers of a pod."""
+    """Return how often the containers of a pod have restarted in total."""
     counts = (each.get("restartCount") for each in container_statuses(pod))
     return sum(number for number in counts if isinstance(number, int))
 

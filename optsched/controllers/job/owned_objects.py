@@ -1,8 +1,7 @@
-"""The objects of a job other than its pods: the objects of its plugins, and its volume claims.
+"""The objects of a job other than its pods: its plugins' objects, and its volume claims.
 
-Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). In
-contrast to Volcano, names of claims are derived from the job instead of random, so that no claim is
-created twice.
+Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). Unlike in
+Volcano, claim names are derived from the job instead of random, so no claim is created twice.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Return the names of the missing claims to which a job refers."""
+    """Return the names of the claims that a job uses but that do not exist."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
 
 
 def claims_of(job: Job) -> list[str]:
-    """Return the claim name of each volume, in order; the name is empty for an emptyDir volume."""
+    """Return the claim name of each volume, in order; empty for an emptyDir volume."""
     return [
         volume.claim_name or (claim_name(job, position) if volume.claim is not None else "")
         for position, volume in enumerate(job.spec.volumes)
@@ -44,7 +43,7 @@ def claims_of(job: Job) -> list[str]:
 
 
 def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes of the job's pods, and the mounts of their containers.
+    """Return the volumes of the job's pods, and the volume mounts of their containers.
 
     A claim that is listed twice becomes one volume with two mounts.
     """
@@ -62,18 +61,18 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds until the next check while the objects of an earlier job with the same name terminate."""
+"""Seconds until the next check while objects of an earlier job with the same name terminate."""
 
 TAKEN_S: Final = 10.0
-"""Seconds until the next check of a name that belongs to another owner's object."""
+"""Seconds until the next check of a name that another owner's object has."""
 
 
 def extra_effects(
     job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
-    """Create the missing plugin objects and claims of a job, and correct objects that differ.
+    """Create a job's missing plugin objects and claims, and correct objects that differ.
 
-    `new_keys` generates an SSH key pair, or None if the controllers have no access to Secrets.
+    `new_keys` generates an SSH key pair; None if the controllers have no access to Secrets.
     """
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):
@@ -140,7 +139,7 @@ def _sync_object(
     if owner is None or owner.get("uid") != job.meta.uid:
         yield from _report_foreign_object(extra, job, found)
         return
-    # Volcano does not set the label of watched objects.
+    # Volcano does not set the label that watched objects must have.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
     if known is not None:
         changes = {}

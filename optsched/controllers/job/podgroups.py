@@ -1,8 +1,8 @@
-"""The PodGroup of a job: the number of pods that start together, and their total requests.
+"""A job's PodGroup: the number of pods that start together, and their total requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
-`calcPGMinResources`). In contrast to Volcano, the minimum excludes tasks that depend on other
-tasks. The pods of these tasks do not exist when the gang is scheduled.
+`calcPGMinResources`). Unlike in Volcano, the minimum excludes tasks that depend on other tasks,
+because their pods do not exist when the gang is scheduled.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import NetworkTopology
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
-"""Function that returns the PriorityClass with a name.
+"""Returns the PriorityClass with the given name.
 
-The minimum contains pods of tasks with a higher priority first.
+The minimum first counts pods of tasks with a higher priority.
 """
 
 GENERATION: Final = "optsched.io/job-generation"
-"""Annotation of a PodGroup with the job generation for which the PodGroup was written."""
+"""PodGroup annotation with the job generation for which the PodGroup was written."""
 
 
 _NO_PODS: Final = "NotEnoughTasks"
 
 
 def is_current(group: Manifest, manifest: Manifest) -> bool:
-    """Return whether a PodGroup was written for the current generation of its job.
+    """Return whether a PodGroup was written for its job's current generation.
 
-    The requests of a current PodGroup are not computed again. Its other fields are still compared,
+    The requests of a current PodGroup are not recomputed. Its other fields are still compared,
     because users may have changed them.
     """
     seen = annotations_of(group).get(GENERATION)
@@ -57,15 +57,15 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
 
 
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
-    """Return the PodGroup that a job should have. `manifest` is the job as parsed JSON."""
+    """Return the PodGroup that a job should have; `manifest` is the job as decoded JSON."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
         # Before the job has pods, only the annotation names its scheduler. kube-scheduler ignores
-        # Volcano's PodGroups: for a job of kube-scheduler, optsched admits the gang, and
-        # kube-scheduler places the pods.
+        # Volcano's PodGroups: for its jobs, optsched admits the gang, and kube-scheduler places the
+        # pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     spec: dict[str, Any] = {
         **minimums(job),
@@ -98,7 +98,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
 
 
 def minimums(job: Job) -> dict[str, Any]:
-    """Return the PodGroup fields for the minimum number of pods, in total and by task."""
+    """Return the PodGroup fields for the minimum number of pods, in total and per task."""
     spec = job.spec
     first = first_tasks(job)
     minimum = spec.min_available
@@ -113,7 +113,7 @@ def minimums(job: Job) -> dict[str, Any]:
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """Return the requests and quota usage of the minimum number of pods that start together."""
     ordered = sorted(first_tasks(job), key=lambda task: -_read_priority(task, get_class))
-    # The pods of the tasks' minimums count first, then other pods, up to the minimum of the job.
+    # The pods of the tasks' minimums count first, then other pods, up to the job's minimum.
     limits = [
         *((task, task.min_available) for task in ordered),
         *((task, max(0, task.replicas - task.min_available)) for task in ordered),
@@ -134,8 +134,8 @@ def group_changes(
 ) -> dict[str, Any]:
     """Return the patch that corrects a PodGroup; empty if no field differs.
 
-    The patch keeps the queue of the PodGroup, because a user may have moved the gang. The queue of
-    a job does not change.
+    The patch keeps the PodGroup's queue, because a user may have moved the gang, while a job's
+    queue does not change.
     """
     desired: dict[str, Any] = {
         **minimums(job),
@@ -173,7 +173,7 @@ def is_admitted(group: Manifest | None) -> bool:
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Return the reason and message of the PodGroup's Unschedulable condition, else empty texts.
+    """Return the reason and message of a PodGroup's Unschedulable condition, else empty strings.
 
     A condition about missing pods is ignored, because the caller is about to create the pods.
     """
@@ -202,10 +202,10 @@ def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
 
 
 def _compute_usage(task: TaskSpec) -> dict[str, int]:
-    """Return the requests and quota usage of one pod of a task, by resource.
+    """Return the requests and quota usage of one pod of a task, keyed by resource.
 
-    As in Volcano, the request of a resource with only a limit is 0. The quota usage of
-    `requests.…` includes the limit, because the API server copies the limit to the pod's request.
+    As in Volcano, if a resource has a limit but no request, its request is 0. The quota usage of
+    `requests.…` includes the limit, because the API server copies it to the pod's request.
     """
     template = template_spec(task)
     named = dict(template)

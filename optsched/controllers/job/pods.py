@@ -1,4 +1,4 @@
-"""Manifests of the pods of a job's tasks.
+"""The manifests of a job's pods.
 
 Source: Volcano, pkg/controllers/job/job_controller_util.go (`createJobPod`).
 """
@@ -32,7 +32,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """A maker of the pod manifests of one job, from data that all pods of the job share.
+    """Builds the pod manifests of one job, from data that all its pods share.
 
     `is_forwarded` is true if the job's queue extends to other clusters.
     """
@@ -45,7 +45,7 @@ class PodMaker:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
-        """Return the manifest of the pod with the given index in a task."""
+        """Return the manifest of a task's pod with the given index."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name, self.memo)
         meta, labels, annotations = job.meta, job.meta.labels, job.meta.annotations
@@ -82,7 +82,7 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """Return the `PodMaker` of a job. `manifest` is the job as parsed JSON."""
+    """Return the `PodMaker` of a job; `manifest` is the job as decoded JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 

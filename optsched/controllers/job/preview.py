@@ -1,4 +1,4 @@
-"""Preview of Jobs: the PodGroup and pods that the controller would create for a manifest."""
+"""Preview jobs: the PodGroup and pods that the controller would create for a manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Expanded:
     """The PodGroup and the pods of a job.
 
     `pods` lists the manifests of the pods that are created as soon as the gang is admitted. `later`
-    lists the names of tasks whose pods are created only after other tasks have started.
+    lists the tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -38,10 +38,10 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return the objects of a job, or None for an invalid job, and the mistakes in the job.
+    """Return a job's objects, or None if it is invalid, and the mistakes in the job.
 
-    `manifest` is the job, with a name, a namespace and a UID. `classes` holds the PriorityClasses
-    by name.
+    `manifest` is the job, with a name, a namespace and a UID. `classes` holds the PriorityClasses,
+    keyed by name.
     """
     job, errors = parse_job(manifest)
     if job is None or errors:
@@ -61,10 +61,10 @@ _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
 def preview_jobs(
     objects: Iterable[tuple[Raw, str]],
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
-    """Yield all objects; each waiting Job is replaced by its PodGroup and its pods.
+    """Yield all objects, but replace each waiting Job by its PodGroup and its pods.
 
-    The PodGroup has the Job's name. A Job that has ended is yielded unchanged, as is a Job whose
-    PodGroup or pods are among the objects.
+    The PodGroup gets the Job's name. A Job is yielded unchanged if it has ended, or if its PodGroup
+    or pods are among the objects.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def preview_jobs(
     Yields
     ------
     tuple
-        An object, its location, and the errors of a Job that could not be read.
+        An object, its location, and the field errors of a Job that could not be parsed.
     """
     known = [(obj, where) for obj, where in objects]
     classes = {

@@ -1,7 +1,7 @@
-"""Reconciliation of one job with its pods, PodGroup, claims and plugin objects.
+"""Reconcile one job with its pods, PodGroup, claims and plugin objects.
 
 The controller first writes its decision to the job's status, and then changes the objects until
-they match the decision. A controller that restarts between these steps continues from the status.
+they match it. A controller that restarts between these steps continues from the status.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ CLAIM_AGAIN_S: Final = 2.0
 """Seconds until the next check for a missing claim, because no event reports its creation."""
 
 MOST_COST: Final = 50_000
-"""Maximum cost of the pods that one reconciliation creates; see `_estimate_cost`."""
+"""Maximum total cost of the pods that one reconciliation creates; see `_estimate_cost`."""
 
 NEXT_PODS_S: Final = 0.01
 """Seconds until a job that still lacks pods is reconciled again."""
@@ -124,7 +124,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """The number of retries that a restart uses, out of the job's `maxRetry`."""
+    """How many of the retries in the job's `maxRetry` a restart uses."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -133,7 +133,7 @@ class Cost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action to take on a job, and the cause of the action.
+    """An action to take on a job, and what caused it.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Order:
     command
         The Command, or None for a policy.
     cost
-        The number of retries that a restart uses.
+        How many retries a restart uses.
     """
 
     action: JobAction
@@ -157,8 +157,8 @@ class Order:
 class Options:
     """Options of the job controller.
 
-    `new_keys` generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
-    disabled. `evictions_are_retries` is true if every eviction uses a retry of maxRetry, as in
+    `new_keys` generates an SSH key pair for jobs with the plugin ssh; None if the plugin is
+    disabled. `evictions_are_retries` is true if every eviction uses one of the job's retries, as in
     Volcano.
     """
 
@@ -168,12 +168,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class JobReconciler:
-    """A reconciler of jobs."""
+    """Reconciles jobs."""
 
     options: Options
 
     def __call__(self, manifest: Manifest, world: World) -> Effects:
-        """Return the effects for the job in a manifest."""
+        """Return the effects for the job in the manifest."""
         if is_terminating(manifest):
             return ()
         job, errors = parse_job(manifest)
@@ -202,8 +202,8 @@ class JobReconciler:
         wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
-            # A replacement pod would hide a deletion, so the status stores the deletion before the
-            # pod is created.
+            # A replacement pod would hide the deletion, so the status stores it before the pod is
+            # created.
             counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
             status = replace(case.job.status, deletions=deletions, counts=counts)
             return (*effects, *status_patch(case.job, case.manifest, status), *again)
@@ -220,7 +220,7 @@ class _Case:
     world: World
 
     def get_class(self, name: str) -> Manifest | None:
-        """Return the PriorityClass with a name, or None if it does not exist."""
+        """Return the PriorityClass with this name, or None if it does not exist."""
         return self.world.get(PRIORITY_CLASS, "", name)
 
 
@@ -254,7 +254,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
 
 
 def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
-    """Return the cost of a restart. A deletion by a user or the cluster never makes a job fail."""
+    """Return how many retries a restart uses; a deleted pod alone never makes a job fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if occurrence.is_disruption:
@@ -266,7 +266,7 @@ def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
 
 
 def _start_action(case: _Case, order: Order) -> Effects:
-    """Write an action to the status. The resulting phase determines the effects that follow."""
+    """Write an action to the status; the resulting phase determines the effects that follow."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, NoTransition):
@@ -276,7 +276,7 @@ def _start_action(case: _Case, order: Order) -> Effects:
     kept: dict[str, PodDeletion] = {}
     if phase is JobPhase.RESTARTING:
         restarts = _record_restart(restarts, order, job.spec.max_retry)
-        # The status keeps the stored deletions of pods that the restart does not affect.
+        # The stored deletions of pods that the restart does not affect are kept.
         target, known = _find_restart_target(order), job.status.deletions
         kept = {
             part: known[part]
@@ -307,7 +307,7 @@ def _start_action(case: _Case, order: Order) -> Effects:
 
 
 def _record_restart(restarts: JobRestarts, order: Order, max_retry: int) -> JobRestarts:
-    """Add a restart: set the minimum version of the restarted pods, and count the retry."""
+    """Record a restart: set the minimum version of the restarted pods, and count the retry."""
     target, version = _find_restart_target(order), restarts.version
     restarted = {WHOLE: version} if target == WHOLE else {**restarts.restarted, target: version}
     restarts = replace(restarts, restarted=restarted)
@@ -379,7 +379,7 @@ def _delete_pod(pod: PodView) -> Delete:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Reconcile again when pods that terminate without grace period must be deleted again."""
+    """Reconcile again when pods that terminate without a grace period must be deleted again."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
@@ -390,7 +390,7 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
 
 
 def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
-    """Create missing objects of a living job, delete surplus pods, and update the status."""
+    """Create a living job's missing objects, delete surplus pods, and update the status."""
     job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
     if observed.group is None:
@@ -408,10 +408,10 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 
 
 def _new_pods(case: _Case) -> Iterator[Effect]:
-    """Yield the creation of missing pods, within `MOST_COST` for one reconciliation.
+    """Yield creations of missing pods, up to a cost of `MOST_COST` per reconciliation.
 
-    A job may have 100 000 pods. Other jobs are reconciled between the reconciliations of such a
-    job.
+    A job may have 100 000 pods. Between the reconciliations of such a job, other jobs are
+    reconciled.
     """
     job, observed = case.job, case.observed
     tasks = job.spec.tasks
@@ -445,7 +445,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return the cost of a new pod: 100, plus 1 per variable and per 64 characters of its value."""
+    """Return a new pod's cost: 100, plus 1 per variable and per 64 characters of its value."""
     spec, total = spec_of(pod), 100
     for container in (*records(spec, "initContainers"), *records(spec, "containers")):
         values = (each.get("value") for each in records(container, "env"))
@@ -456,7 +456,7 @@ def _estimate_cost(pod: Manifest) -> int:
 def _may_start(task: TaskSpec, started: Mapping[str, bool]) -> bool:
     """Return whether all tasks that this task depends on have started or succeeded.
 
-    `started` records, by task name, whether the tasks of the job have started.
+    `started` maps task names to whether the task has started.
     """
     waits = task.depends_on
     if waits is None:
@@ -504,7 +504,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Return reason and message of a job's state: why the job waits, else its last action."""
+    """Return the reason and message of a job's state: why it waits, else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.counts.succeeded} of {num_pods} pods have succeeded"
@@ -547,7 +547,7 @@ SCOPES: Final = dict.fromkeys(
 
 
 def job_controller(options: Options) -> Controller:
-    """Return the job controller, which watches no Secrets if the plugin ssh is disabled."""
+    """Return the job controller; it watches no Secrets if the plugin ssh is disabled."""
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(

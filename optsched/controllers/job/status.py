@@ -1,8 +1,8 @@
 """The phases of a job, and the status that records them.
 
-Actions and states of pods lead to the same phases as in Volcano, pkg/controllers/job/state. In
-contrast to Volcano, restarts after deletions by the cluster and after a resume use no retries. If
-an event ends a job that is restarting, the event takes effect only after the restart.
+Actions and pod states lead to the same phases as in Volcano, pkg/controllers/job/state. Unlike in
+Volcano, restarts after deletions by the cluster or after a resume use no retries. If an event would
+end a job that is restarting, it takes effect only after the restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 """Final phases of a job."""
 ENDED: Final = FINISHED | {JobPhase.ABORTED}
-"""Phases in which no pod of a job runs."""
+"""Phases in which none of a job's pods runs."""
 LIVING: Final = frozenset({JobPhase.PENDING, JobPhase.RUNNING})
 """Phases in which a job's pods are created and its policies apply."""
 RESTARTS: Final = frozenset(
@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class NoTransition(Enum):
-    """Why an action does not change the phase of a job."""
+    """Why an action does not change a job's phase."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -60,7 +60,7 @@ class NoTransition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The number of retries that a job has used, and its limit."""
+    """The number of retries that a job has used, and the maximum number."""
 
     retry_count: int
     max_retry: int
@@ -83,7 +83,7 @@ def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
 
 
 def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
-    """Return the next phase of a living job, given the state of its pods."""
+    """Return the next phase of a living job, given the states of its pods."""
     if phase is JobPhase.PENDING:
         started = counts.running + counts.succeeded + counts.failed
         return JobPhase.RUNNING if spec.min_available <= started else phase
@@ -111,7 +111,7 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retri
 
 
 def _is_success(spec: JobSpec, counts: PodCounts) -> bool:
-    """Return whether a job whose pods have all ended has succeeded."""
+    """Return whether a job whose pods have all ended was successful."""
     minimums = sum(task.min_available for task in spec.tasks)
     if spec.min_available >= minimums and any(
         counts.by_task.get(task.name, {}).get("Succeeded", 0) < task.min_available
@@ -123,7 +123,7 @@ def _is_success(spec: JobSpec, counts: PodCounts) -> bool:
 
 _SECOND_MS: Final = 1000
 _ENDED_PODS: Final = frozenset({"Succeeded", "Failed"})
-"""Pod phases that never change."""
+"""Pod phases that never change again."""
 _NOTHING: Final[tuple[object, ...]] = (0, "", [])
 _NUMBERS: Final = frozenset(
     {
@@ -142,13 +142,13 @@ STARTING_S: Final = 2.5
 """Seconds for which a pending job's pod counts may be deferred; most pods run by then."""
 
 ENDING_S: Final = 1.0
-"""Seconds for which the pod counts of a job may be deferred in phases other than Pending."""
+"""Seconds for which a job's pod counts may be deferred in phases other than Pending."""
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
-    """Return the job's status after a transition to a phase at a given time.
+    """Return a job's status after a transition to a phase at the given time.
 
-    A repeated transition replaces the earlier condition of its phase, as in Volcano.
+    A repeated transition replaces the phase's earlier condition, as in Volcano.
     """
     status = job.status
     if phase is status.phase and not status.is_new:
@@ -166,10 +166,10 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
 
 
 def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
-    """Return the counts of a finished job, which include its ended pods that are deleted.
+    """Return the pod counts of a finished job, including its ended pods that were deleted.
 
-    Kubernetes deletes ended pods, for example after the deletion of their node. In Volcano, the
-    counts of a finished job then fall.
+    Kubernetes deletes ended pods, for example after their node is deleted. In Volcano, the counts
+    of a finished job then fall.
     """
     by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
     for task, known in status.counts.by_task.items():
@@ -187,7 +187,7 @@ def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
 def status_patch(job: Job, manifest: Manifest, desired: JobStatus) -> tuple[PatchStatus, ...]:
     """Return the patch that corrects a job's status; empty if no field differs.
 
-    The API server refuses the patch after a concurrent write, because the decision may be outdated.
+    The API server rejects the patch after a concurrent write, because the decision may be outdated.
     """
     have = status_of(manifest)
     changes = _find_differences(have, _format_status(desired), is_first=job.status.is_new)
@@ -255,7 +255,7 @@ def _format_time(at_ms: int | None) -> str:
 def _find_differences(
     have: Mapping[str, Any], desired: Mapping[str, Any], *, is_first: bool = False
 ) -> dict[str, Any]:
-    """Return a merge patch of the fields in `wanted` that differ."""
+    """Return a merge patch of the fields in `desired` that differ."""
     changes: dict[str, Any] = {}
     for name, value in desired.items():
         old = have.get(name)

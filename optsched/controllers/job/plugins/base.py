@@ -29,7 +29,7 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Values of a plugin's flags.
+    """The values of a plugin's flags.
 
     `problems` lists the invalid arguments, each with the accepted values.
     """
@@ -38,7 +38,7 @@ class Flags:
     problems: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
-        """Return the value of a text flag."""
+        """Return the value of a string flag."""
         return str(self.values[name])
 
     def number(self, name: str) -> int:
@@ -54,8 +54,8 @@ class Flags:
 def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
     """Parse arguments such as `--port=22` or `-port 22`.
 
-    `defaults` contains every flag with its default value, which determines the type of the flag. As
-    in Go, parsing ends at the first invalid argument.
+    `defaults` contains every flag with its default value, which determines the flag's type. As in
+    Go, parsing ends at the first invalid argument.
     """
     values = dict(defaults)
     left = list(arguments)
@@ -77,7 +77,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Maximum number of digits of a whole number. Go parses 64-bit numbers."""
+"""Maximum number of digits of a whole number, because Go parses 64-bit numbers."""
 
 
 def _parse_value(text: str, like: Value) -> Value | None:
@@ -95,12 +95,11 @@ _LISTS = ("env", "volumeMounts", "ports")
 
 @dataclass(slots=True)
 class Draft:
-    """A pod of a job, which plugins change before the pod is created.
+    """A pod of a job, which plugins change before it is created.
 
-    Values nested in `spec` are shared with the template of the task and must not be changed in
-    place.
+    Values nested in `spec` are shared with the task's template and must not be changed in place.
 
-    `memo` holds values that plugins have computed for all pods of the job, by plugin.
+    `memo` holds values that plugins have computed for all pods of the job, keyed by plugin.
     """
 
     job: Job
@@ -115,7 +114,7 @@ class Draft:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def once_per_job(self, plugin: str, compute: Callable[[], T]) -> T:
-        """Return the value that a plugin computes only once for all pods of the job."""
+        """Return a value that a plugin computes only once for all pods of the job."""
         if plugin not in self.memo:
             self.memo[plugin] = compute()
         return cast("T", self.memo[plugin])
@@ -131,9 +130,9 @@ class Draft:
 
 
 def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
-    """Return a draft of a pod from the pod template of its task."""
+    """Return the draft of a pod, based on its task's pod template."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
-    # Plugins append to these lists, so each container gets lists of its own.
+    # Plugins append to these lists, so each container gets its own lists.
     containers, init_containers = (
         [{**each, **{name: records(each, name) for name in _LISTS}} for each in records(spec, part)]
         for part in ("containers", "initContainers")
@@ -153,7 +152,7 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, An
 
 
 def finished_spec(draft: Draft) -> dict[str, Any]:
-    """Return the spec of a pod after all plugins have changed its draft."""
+    """Return the pod spec after all plugins have changed the draft."""
     spec = draft.spec
     for part, found in (
         ("containers", draft.containers),
@@ -168,20 +167,20 @@ def finished_spec(draft: Draft) -> dict[str, Any]:
 
 
 def add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Append environment variables to the variables of each container."""
+    """Append environment variables to those of each container."""
     for container in containers:
         container["env"] += variables
 
 
 def add_port(containers: Iterable[Container], name: str, port: int) -> None:
-    """Add a port to each container that does not have the port yet."""
+    """Add a port to each container that does not have it yet."""
     for container in containers:
         if all(known.get("containerPort") != port for known in container["ports"]):
             container["ports"].append({"name": name, "containerPort": port, "protocol": "TCP"})
 
 
 def add_mount(containers: Iterable[Container], *mounts: dict[str, Any]) -> None:
-    """Mount volumes in containers."""
+    """Add volume mounts to each container."""
     for container in containers:
         container["volumeMounts"] += mounts
 
@@ -190,7 +189,7 @@ def add_mount(containers: Iterable[Container], *mounts: dict[str, Any]) -> None:
 class KeyPair:
     """An SSH key pair.
 
-    `private` is in PEM format. `public` is a line of an authorized_keys file.
+    `private` is in PEM format; `public` is a line for an authorized_keys file.
     """
 
     private: str
@@ -204,12 +203,12 @@ class Extra:
     Attributes
     ----------
     manifest
-        The object to create, without owner and namespace.
+        The object to create, without its owner and namespace.
     kept
-        The fields that the controller corrects when they differ from the desired values. All other
-        fields belong to other writers.
+        The fields that the controller corrects if they differ; all other fields belong to other
+        writers.
     with_keys
-        Function that adds newly generated SSH keys to the manifest, or None without keys.
+        Adds newly generated SSH keys to the manifest; None if the object needs no keys.
     """
 
     kind: Kind
@@ -221,16 +220,16 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin of jobs.
+    """A job plugin.
 
     Attributes
     ----------
     flags
         The plugin's flags with their default values.
     dress
-        Function that changes the draft of a pod.
+        Changes the draft of a pod.
     extras
-        Function that returns the objects that the plugin creates in addition to the pods.
+        Returns the objects that the plugin creates in addition to the pods.
     needs
         Names of the plugins that this plugin requires.
     """
@@ -248,18 +247,18 @@ def variable(name: str, value: object) -> dict[str, Any]:
 
 
 def task_named(job: Job, name: str) -> TaskSpec | None:
-    """Return the task of a job by name, or None if the job has no such task."""
+    """Return a job's task by name, or None if there is no such task."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
 
 def replicas_of(job: Job, name: str) -> int:
-    """Return the number of pods of a task by name; 0 if the job has no such task."""
+    """Return a task's number of pods by task name; 0 if there is no such task."""
     task = task_named(job, name)
     return 0 if task is None else task.replicas
 
 
 def is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
-    """Return whether an owner reference names this job or an earlier job of the same name."""
+    """Return whether an owner reference names this job, or an earlier job with the same name."""
     return (
         owner is not None
         and owner.get("apiVersion") == JOB.api_version

@@ -1,8 +1,8 @@
-"""Plugins for frameworks; each plugin gives a job's pods the addresses of the other pods.
+"""Plugins for frameworks; each one gives a job's pods the addresses of the other pods.
 
-mpi opens the SSH port and gives the workers' hosts to the master. tensorflow sets TF_CONFIG.
-pytorch sets the address of the master and the rank of each pod. ray starts a Ray cluster. hcclrank
-sets the rank annotation that NPUs require.
+mpi opens the SSH port and passes the workers' hosts to the master. tensorflow sets TF_CONFIG.
+pytorch sets the master's address and each pod's rank. ray starts a Ray cluster. hcclrank sets the
+rank annotation that NPUs require.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def dress_mpi(draft: Draft, flags: Flags) -> None:
-    """Open the SSH port, and give the hosts of the workers to the master."""
+    """Open the SSH port, and pass the workers' hosts to the master."""
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
@@ -65,7 +65,7 @@ def dress_tensorflow(draft: Draft, flags: Flags) -> None:
 
 
 def _tensorflow_cluster(job: Job, flags: Flags) -> dict[str, list[str]]:
-    """Return the addresses of the pods of each role."""
+    """Return the addresses of the pods, keyed by role."""
     cluster = {}
     for role in _ROLES:
         task = task_named(job, flags.text(role))
@@ -90,7 +90,7 @@ TENSORFLOW = Plugin(
 def dress_pytorch(draft: Draft, flags: Flags) -> None:
     """Set the PyTorch variables and open the port, if the job has a master task.
 
-    Workers are ranked after masters, so that each rank is unique.
+    Workers are ranked after masters, so each rank is unique.
     """
     job, name = draft.job, draft.task.name
     master, worker = flags.text("master"), flags.text("worker")
@@ -150,11 +150,11 @@ PYTORCH = Plugin(
 
 
 _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
-"""The names of the ports of a Ray head, and the plugin flag that sets each port."""
+"""The port names of a Ray head, and the plugin flag that sets each port."""
 
 
 def dress_ray(draft: Draft, flags: Flags) -> None:
-    """Replace the commands of the head container and the worker containers."""
+    """Set the commands of the head container and the worker containers."""
     head = task_named(draft.job, flags.text("head"))
     if head is None:
         return
@@ -177,7 +177,7 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the Service of the Ray head."""
+    """Return the Ray head's Service."""
     selector = {**pods_of(job), wellknown.TASK_SPEC: flags.text("head")}
     ports: list[dict[str, Any]] = [
         {"name": name, "port": flags.number(flag), "targetPort": name, "protocol": "TCP"}

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
 }
-"""Plugins by name, in the order in which they change a pod: hcclrank reads values of pytorch."""
+"""Plugins by name, in the order in which they change a pod: hcclrank reads pytorch's values."""
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
-    """Return the plugins of a job and the plugins that they require, each with its flags."""
+    """Return a job's plugins and the plugins that they require, each with its flags."""
     given = job.spec.plugins
     needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(

@@ -27,12 +27,12 @@ _STANDARD_PORT: Final = 22
 
 
 def secret_name(job: Job) -> str:
-    """Return the name of the Secret with the key pair of a job."""
+    """Return the name of the Secret with a job's key pair."""
     return f"{job.meta.name}-ssh"
 
 
 def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
-    """Return the SSH client config: the address of each host, without host key verification."""
+    """Return the SSH client config: each host's address, without host key verification."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in job.spec.tasks:
         for name, address in hosts(job.meta.name, task):
@@ -43,7 +43,7 @@ def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
 
 
 def dress_ssh(draft: Draft, flags: Flags) -> None:
-    """Mount the key pair at the path where ssh searches for it."""
+    """Mount the key pair where ssh looks for it."""
     name, path = secret_name(draft.job), flags.text(_PATH)
     items = [{"key": key, "path": f"{_FOLDER}/{key}"} for key in _KEYS]
     mode = 0o600 if path == HOME else 0o644

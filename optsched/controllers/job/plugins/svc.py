@@ -1,8 +1,8 @@
-"""The plugins env, which sets the index of each pod, and svc, which gives pods host names.
+"""The plugin env, which sets each pod's index, and the plugin svc, which gives pods host names.
 
-svc creates a headless Service, through which every pod has a host name. A ConfigMap lists the host
-names of each task, as files below /etc/volcano and as environment variables. A NetworkPolicy blocks
-traffic from other pods.
+svc creates a headless Service, which gives every pod a host name. A ConfigMap lists each task's
+host names, as files in /etc/volcano and as environment variables. A NetworkPolicy blocks traffic
+from other pods.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def dress_env(draft: Draft, flags: Flags) -> None:
-    """Set the index of the pod and the number of pods of its task as environment variables.
+    """Set environment variables to the pod's index and to the number of pods of its task.
 
-    Volcano sets only the index, although guides document the variables for the number of pods.
+    Volcano sets only the index, although its guides document the variables for the number of pods.
     """
     add_env(
         draft.all_containers,
@@ -43,12 +43,12 @@ _INJECT: Final = "inject-hosts-env"
 
 
 def config_name(job: Job) -> str:
-    """Return the name of the ConfigMap that lists the hosts of a job."""
+    """Return the name of the ConfigMap that lists a job's hosts."""
     return f"{job.meta.name}-svc"
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """Return the data of the ConfigMap: hosts file, host list and number of hosts of each task."""
+    """Return the ConfigMap's data: a hosts file, a host list and the number of hosts per task."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -59,10 +59,9 @@ def hosts_data(job: Job) -> dict[str, str]:
 
 
 def dress_svc(draft: Draft, flags: Flags) -> None:
-    """Set host name and subdomain of the pod, and pass the hosts of all tasks to its containers.
+    """Set the pod's host name and subdomain, and pass all tasks' hosts to its containers.
 
-    Volcano does not set `VC_<TASK>_HOST`, the first host of a task, although a guide documents the
-    variable.
+    Volcano does not set `VC_<TASK>_HOST`, a task's first host, although a guide documents it.
     """
     job = draft.job
     draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
@@ -76,7 +75,7 @@ def dress_svc(draft: Draft, flags: Flags) -> None:
 
 
 def _host_variables(job: Job, config: str) -> list[dict[str, Any]]:
-    """Return the variables with the hosts of each task, and with the first host of each task."""
+    """Return the variables with each task's hosts, and with each task's first host."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
     names = (f"VC_{task}_{what}" for task in tasks for what in ("HOSTS", "NUM"))
     listed = [
