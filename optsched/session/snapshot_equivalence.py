@@ -88,7 +88,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task; a bound task becomes running, because no rule tells the two apart."""
+    """Return the task; a bound task becomes running, because no rule distinguishes them."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
