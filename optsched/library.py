@@ -655,8 +655,8 @@ def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = N
     cluster
         A snapshot, or the path of a file or folder that `read` accepts.
     previous
-        The problem of an earlier state of the cluster. It makes the compilation faster and does not
-        change the result.
+        The problem of an earlier state of the cluster, or None. An earlier problem makes the
+        compilation faster and does not change the result.
 
     Raises
     ------

@@ -82,7 +82,7 @@ class Source(click.ParamType[Path]):
 
 
 def read_standard_input() -> bytes:
-    """Return the whole standard input; raise `BadInput` for a device without an end."""
+    """Read the standard input to its end; raise `BadInput` for an infinite device."""
     if sys.stdin is None:
         raise BadInput("the standard input: is closed: name a file")
     with suppress(UnsupportedOperation):  # The standard input may be a buffer in memory.
@@ -91,11 +91,12 @@ def read_standard_input() -> bytes:
 
 
 def check_finite(path: Path) -> None:
-    """Raise `BadInput` for a device without an end, such as `/dev/zero`, which fills the memory.
+    """Raise `BadInput` for an infinite device, such as `/dev/zero`, which would fill the memory.
 
-    The null device, terminals and pipes are accepted. Other errors are left to the reader.
+    The null device, terminals and pipes are accepted. Reading the file
+    reports other errors.
     """
-    # A pipe is not opened here, because it has one reader.
+    # A pipe is not opened here, because it can have only one reader.
     with suppress(OSError):
         if _is_device(path.stat().st_mode):
             with path.open("rb", buffering=0) as file:

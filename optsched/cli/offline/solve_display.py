@@ -159,8 +159,8 @@ def showing(
         Function that returns the seconds since the start, or None to show the time of the latest
         progress report.
     in_lines
-        True to print a line for each progress report. If False, a terminal shows a status line, and
-        other outputs get one line per minute.
+        True to print a line for each progress report. If `in_lines` is False, a terminal shows a
+        status line, and other outputs get one line per minute.
     """
     if in_lines:
         yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")

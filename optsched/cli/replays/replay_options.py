@@ -134,7 +134,7 @@ def show_problems(console: Console, problems: Sequence[str], *, strict: bool) ->
 
 
 def describe_unmeasured(trace: Trace, warm_up_ms: int, until_ms: int | None) -> str:
-    """Return a remark if the metrics leave out every job of a trace, else an empty text."""
+    """Return a warning if the metrics exclude every job of a trace, or an empty string."""
     end_ms = inf if until_ms is None else until_ms
     if any(warm_up_ms <= arrival.at_ms < end_ms for arrival in trace.arrivals):
         return ""

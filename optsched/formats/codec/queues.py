@@ -2,9 +2,9 @@
 
 Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits per node
 group, and the past usage (`optsched.io/usage`). A usage is written as
-`{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. Its values are base
-units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`. Reading and writing
-preserve these numbers exactly.
+`{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. The values of a
+usage are base units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`.
+Reading and writing preserve the values exactly.
 """
 
 from __future__ import annotations

@@ -520,8 +520,7 @@ class ClaimBook:
     def _first_user(self, key: str) -> str:
         """Return the pod whose queue is charged for a claim; pods with a reservation come first.
 
-        Among equal pods, the first by key is returned. The result is empty if no pod names the
-        claim.
+        Ties are broken by pod key. The result is empty if no pod names the claim.
         """
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()

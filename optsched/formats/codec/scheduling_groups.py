@@ -1,7 +1,8 @@
 """Reader and writer of `scheduling.k8s.io` PodGroups as gangs.
 
-A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have the same name. Therefore the gang
-names of `scheduling.k8s.io` PodGroups have a prefix that no object name can have.
+A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have the same name. To keep
+their gangs apart, gang names of `scheduling.k8s.io` PodGroups have a prefix that no object name can
+have.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def assemble(
     options
         The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. None means the time recorded in a dump, or else the
+        Time of the snapshot in ms since 1970, or None for the time that a dump records, or else the
         latest creation time.
     where
         `file:line` of each object, for error messages.

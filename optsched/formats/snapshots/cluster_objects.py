@@ -491,7 +491,7 @@ class ClusterObjects:
         Parameters
         ----------
         taken_ms
-            Time of the snapshot in ms since 1970. None means the latest creation time of a gang or
+            Time of the snapshot in ms since 1970, or None for the latest creation time of a gang or
             queue.
         used_namespaces
             Namespaces in which any object exists, even if there is no Namespace object.

@@ -101,7 +101,7 @@ def read_instance(
     options
         Options that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. None means the time recorded in a dump, or else the
+        Time of the snapshot in ms since 1970, or None for the time that a dump records, or else the
         latest creation time.
     progress
         A callback that receives the number of characters read so far, and the total number.

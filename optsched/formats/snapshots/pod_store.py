@@ -3,9 +3,10 @@
 Without the admission webhook, a user with the role `edit` may change any annotation of a pod.
 Therefore the devices of a pod are recorded when it is bound, and do not change later. The record
 comes from the binder of this process, or from the condition that another binder wrote
-(`device_condition`). If there is neither, it comes from the annotations of the pod when it was
-first seen on its node. A pod without the condition holds no device if it was created with a node,
-because then no scheduler bound it, or if its scheduler is not known to allocate devices.
+(`device_condition`). Without a binder's record or condition, the devices are read from the
+annotations of the pod when it was first seen on its node. A pod without the condition holds no
+device if it was created with a node, because then no scheduler bound it, or if its scheduler is not
+known to allocate devices.
 """
 
 from __future__ import annotations

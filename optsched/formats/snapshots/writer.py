@@ -69,9 +69,9 @@ _NO_VOLUME: Final = "none"
 def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot; `assemble` converts them back to an equal snapshot.
 
-    This holds for every snapshot that `assemble` can return. Such a snapshot lists all namespaces
-    and has the built-in queues, and its gang names for bare pods start with `pod:`. Raises
-    ValueError if a claim waits for nodes that no storage class can express.
+    Every snapshot that `assemble` can return is encoded without loss: a snapshot that lists all
+    namespaces, has the built-in queues, and whose gang names for bare pods start with `pod:`.
+    Raises ValueError if a claim waits for nodes that no storage class can express.
     """
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
     residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}

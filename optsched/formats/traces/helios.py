@@ -56,9 +56,9 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes for the replay. If None, nodes with eight GPUs each are used, whose number follows
-        from the first day in `cluster_gpu_number.csv` in the same folder. Each queue then deserves
-        the GPUs of its virtual cluster on that day.
+        The nodes for the replay, or None to use nodes with eight GPUs each. The first day in
+        `cluster_gpu_number.csv` in the same folder then determines the number of nodes, and each
+        queue deserves the GPUs of its virtual cluster on that day.
 
     Raises
     ------

@@ -73,8 +73,8 @@ class _Role:
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read the jobs, tasks and machines in a folder.
 
-    A job arrives at its submission, the start_time in the job table, with all instances of all
-    its tasks. It runs from the first start to the last end of its tasks. If a task is invalid, it
+    A job arrives at its submission, the start_time in the job table, with all instances of all its
+    tasks. The job runs from the first start to the last end of its tasks. If a task is invalid, it
     is reported and its whole job is skipped, because the job would differ without the task.
 
     Parameters

@@ -213,8 +213,8 @@ def _sound_records(
 ) -> Iterator[_T]:
     """Yield an object for each list item whose fields are all valid.
 
-    With another request, number of tasks or queue, a job would be a different job. Therefore
-    invalid fields get no defaults here: they are reported, and the object is skipped.
+    With another request, number of tasks or queue, a job would be a different job. Invalid
+    fields therefore get no defaults: they are reported, and the object is skipped.
     """
     known = len(errors)
     for number, each in enumerate(fields.records(name)):

@@ -97,8 +97,8 @@ class DecodeOptions:
         Names of other schedulers in a live cluster whose pods hold the devices that their
         annotations name; None for all schedulers.
     guarantees_override_budgets
-        Whether reclaims within a guarantee may exceed every disruption budget. If False, they may
-        exceed only the budgets that a dump marks.
+        Whether reclaims within a guarantee may exceed every disruption budget, or only the
+        budgets that a dump marks.
 
     """
 

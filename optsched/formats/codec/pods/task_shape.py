@@ -242,7 +242,7 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
             for v in volumes
             if v.get("persistentVolumeClaim") is not None or v.get("ephemeral") is not None
         ]
-        # These fields depend on the namespace or name of the pod.
+        # Affinity, spread and claims depend on the namespace or name of the pod.
         relations: tuple[object, ...] = affinity, spread, claims
         if affinity or spread or claims:
             name = meta.name if claims and any("ephemeral" in v for v in claims) else None
