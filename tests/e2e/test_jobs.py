@@ -338,3 +338,13 @@ def test_jobs_of_guides_run_and_are_found_by_their_names(
         until(lambda one=one, names=everyone: set(one.pods()) == names, f"pods of {one.name}")
     controllers.stop()
     scheduler.stop()
+
+
+def test_an_mpi_job_of_a_master_alone_runs(site: Site) -> None:
+    site.nodes(1)
+    site.controllers()
+    site.scheduler()
+    live = LiveJob(site, job(task("master", 1), name="alone", plugins={"mpi": [], "svc": []}))
+    live.await_count("Running", running=1)
+    live.succeed("master-0")
+    live.await_phase("Completed")

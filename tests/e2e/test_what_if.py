@@ -202,6 +202,30 @@ def test_admission_is_asked(site: Site, ask: Asking) -> None:
     assert 'namespaces "nowhere" not found' in answer["reason"]["message"]
 
 
+def test_a_quota_of_the_namespace_is_named(site: Site, ask: Asking) -> None:
+    """The minimum exceeds the whole quota, or only the part that other pods leave."""
+    site.nodes(1, cpus=8)
+    path = f"/api/v1/namespaces/{site.name}/resourcequotas"
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
+    site.api.post(path, {**body, "spec": {"hard": {"pods": "3"}}})
+
+    def num_counted() -> str:
+        used = site.api.get(f"{path}/team").get("status", {}).get("used", {})
+        return str(used.get("pods", ""))
+
+    until(lambda: num_counted() == "0", "the quota has a status")
+    [fits] = ask(asking("fits", 3, 1), code=0)
+    [never] = ask(asking("never", 4, 1), code=9)
+    assert (fits["starts"], never["starts"]) == ("now", "never")
+    site.pod("other", scheduler="default-scheduler", nodeName=f"{site.name}-0")
+    until(lambda: num_counted() == "1", "the quota counts the pod")
+    [later] = ask(asking("later", 3, 1), code=8)
+    for answer in (never, later):
+        assert answer["reason"]["code"] == "ResourceQuotaExceeded"
+        assert f"the ResourceQuota {site.name}/team allows 3 pods" in answer["reason"]["message"]
+    assert site.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{site.name}/jobs") == []
+
+
 def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) -> None:
     """The pods claim a missing PriorityClass, and GPUs that pods of other schedulers name."""
     site.nodes(2, cpus=64, gpus=8)
