@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver, on vectors of node fits and node scores per task class."""
+"""Volcano's actions without a solver, on arrays of node fits and scores per task class."""

@@ -1,8 +1,8 @@
-"""Run custom actions in the pipeline: provide a view of the session, and apply proposals.
+"""Run custom actions in the pipeline: give them a view of the session and apply their proposals.
 
-Either all proposals for a gang are applied, or no proposal for the gang is applied. Proposals have
-to satisfy the rules, the limits of queues and the idle capacity. A task is evicted only if plugins
-vote for the eviction, as in the actions `preempt` and `reclaim`.
+The proposals for a gang are applied together or not at all. They must satisfy the rules, the queue
+limits and the idle capacity. As in the actions `preempt` and `reclaim`, a task is evicted only if
+plugins vote for its eviction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _GangProposal:
 
 
 class CustomActionRunner:
-    """A runner that gives custom actions a view of the session and applies allowed proposals."""
+    """Gives custom actions a view of the session and applies their proposals if allowed."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """Set up the runner; if `evicting` is None, no task may be evicted.
+        """If `evicting` is None, no task may be evicted.
 
-        The runner calls `object_to` with a message about each invalid proposal.
+        `object_to` is called with a message about each invalid proposal.
         """
         self._placing = placing
         self._problem: Problem = placing.problem
@@ -101,10 +101,7 @@ class CustomActionRunner:
     # --- proposals -------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply the proposals of a custom action gang by gang.
-
-        Gangs are processed in the order of the first proposal for each gang.
-        """
+        """Apply the proposals of a custom action, gang by gang in order of first proposals."""
         running = () if self._evicting is None else self._evicting.running.tasks
         victims = {task.key: v for v, task in enumerate(running)}
         reader = _ProposalReader(self._problem, gangs, self._free_tasks, victims)
@@ -167,7 +164,7 @@ class CustomActionRunner:
         nominations: Nominations,
         victims: Sequence[int],
     ) -> bool:
-        """Return whether plugins allow a gang to preempt or reclaim every proposed victim."""
+        """Return whether plugins let a gang preempt or reclaim every proposed victim."""
         plugins, queue = evicting.plugins, int(self._problem.queue_of[gang])
         classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
         near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)
@@ -186,7 +183,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """A reader that collects proposals by gang and returns messages about invalid proposals."""
+    """Collects proposals by gang and returns messages about invalid ones."""
 
     def __init__(
         self,
@@ -205,7 +202,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Add a proposal to the proposals for a gang; return an error text, empty if valid."""
+        """Add a proposal to those of its gang; return an error message, or "" if it is valid."""
         if isinstance(proposal, Place):
             if proposal.task not in self._task_by_key:
                 return f"places {proposal.task}, which is not a task in `waiting`"

@@ -1,4 +1,4 @@
-"""The evictions of a session in the greedy pipeline, and the undo log for the present gang."""
+"""The evictions of a greedy session, with an undo log for the current gang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GangMinimums:
-    """A counter of the placed and evicted tasks of gangs by role."""
+    """Counts the placed and evicted tasks of gangs by role, to check their minimums."""
 
     def __init__(self, placing: PlacementState) -> None:
         self._placing = placing
@@ -35,16 +35,16 @@ class GangMinimums:
         self._num_evicted.setdefault(gang, Counter())[role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Return whether a gang keeps its minimum if one more running task is evicted."""
+        """Return whether a victim's gang would still have its minimum after one more eviction."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)
         return can
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang keeps its minimum despite the evictions of this session.
+        """Return whether a gang has its minimum despite the evictions of this session.
 
-        The result is also True for gangs without placements in this session.
+        Gangs without placements in this session are not checked: the result is True.
         """
         evicted_by_role = self._num_evicted.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
@@ -55,9 +55,8 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(evicted_by_role)
         if not (found.min_resources and evicted_by_role.total()):
-            # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
-            # a restarting gang that are placed in this session do not count towards the gang's
-            # minimum.
+            # A gang with `minResources` that loses a running task has to restart. Its tasks that
+            # are placed in this session then do not count towards its minimum.
             entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
             for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
                 left[entry.role] += number
@@ -67,20 +66,20 @@ class GangMinimums:
 
 
 class EvictionLog:
-    """The evictions of a session; the evictions for the present gang can be undone.
+    """The evictions of a session; those for the current gang can be undone.
 
     Attributes
     ----------
     committed
         The committed evictions.
     num_commits
-        The number of gangs for which evictions or nominations have been committed.
+        Number of gangs for which evictions or nominations have been committed.
     uncommitted
-        Indices of running tasks whose eviction for the present gang is not committed yet.
+        Indices of running tasks evicted for the current gang whose eviction is not committed yet.
     evicted
-        Indices of all running tasks evicted in this session, including the tasks in `uncommitted`.
+        Indices of all running tasks evicted in this session, including `uncommitted`.
     gang_minimums
-        A check that gangs with placements keep their minimum.
+        Checks that gangs with placements keep their minimum.
 
     """
 
@@ -100,15 +99,15 @@ class EvictionLog:
 
     @cached_property
     def evictable(self) -> Bool:
-        """A mask (V,) of running tasks that are neither protected nor evicted."""
+        """A mask (V,) of the running tasks that are neither protected nor already evicted."""
         return ~self._spared
 
     def exhausted_budgets(self, v: int) -> list[Budget]:
-        """Return the budgets that protect a running task and allow no further eviction."""
+        """Return the budgets that protect a running task but allow no further eviction."""
         return [b for b in self._covering(v) if self._budgets[b] <= 0]
 
     def evict(self, v: int) -> None:
-        """Evict a running task; `undo` and `keep_running` undo the eviction."""
+        """Evict a running task; `undo` and `keep_running` revert it."""
         self.uncommitted.append(v)
         self._record(v, 1)
 
@@ -124,7 +123,7 @@ class EvictionLog:
             self._record(self.uncommitted.pop(), -1)
 
     def commit(self, gang: int, action: str) -> None:
-        """Commit the evictions for a gang in an action."""
+        """Commit the uncommitted evictions, for a gang and an action."""
         running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
         for v in self.uncommitted:
             task = running.tasks[v]

@@ -1,8 +1,8 @@
-"""Gang classes: groups of gangs that the pipeline treats equally, except for age and name.
+"""Gang classes: groups of gangs that differ, for the pipeline, only in age and name.
 
-A result for one gang is valid for all gangs of the gang's class, until a pod of one gang of the
-class is placed or evicted. If a gang of a class has failed to start and nothing has changed since
-the failure, the pipeline skips the other gangs of the class.
+A result for one gang holds for its whole class until a pod of one of the class's gangs is placed or
+evicted. If a gang failed to start and nothing has changed since, the pipeline skips the other gangs
+of its class.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of every gang that is the only gang of its class."""
+"""The class number of every gang that has a class of its own."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Gang annotations that no rule reads when gangs start or victims are selected."""
+"""Gang annotations that no rule reads to start gangs or select victims."""
 
 
 class _Traits(NamedTuple):
@@ -48,7 +48,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """The traits of a gang, compared by object identity, because comparing values is slower."""
+    """The traits of a gang, compared by identity because comparing values is slower."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
@@ -60,8 +60,8 @@ IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 def number_classes(problem: Problem) -> list[int]:
     """Return the class number (G,) of each gang.
 
-    The number is `ALONE` for gangs that hold resources or have ready pods, and for gangs that the
-    session cannot place.
+    It is `ALONE` for gangs that hold resources or have ready pods, and for gangs that the session
+    cannot place.
     """
     columns, shape_of = problem.gang_columns, problem.shape_of
     is_shared = (shape_of >= 0) & (problem.num_ready == 0) & ~columns.flags(_has_claims)
@@ -95,15 +95,15 @@ def _identity_of(gang: Gang) -> _Identity:
 
 
 class GangClasses:
-    """The gang classes of a session, and the classes whose gangs have failed to start.
+    """The gang classes of a session, and the classes of which a gang failed to start.
 
     Attributes
     ----------
     class_of
-        (G,) class number of each gang at the start of the session. The number is `ALONE` for all
-        gangs if a custom plugin or an extender is active.
+        (G,) class number of each gang at the start of the session; `ALONE` for all gangs if a
+        custom plugin or an extender is active.
     few
-        The number of classes up to which each class is tried, without bounds for all classes.
+        Up to this number of classes, each class is tried, and no bounds are computed.
 
     """
 
@@ -111,8 +111,8 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang, so each gang is tried
-        # separately.
+        # A custom plugin or an extender may read any field of a gang, so each gang has its own
+        # class.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -126,11 +126,11 @@ class GangClasses:
         self._fails_together = not placing.plugins.reads_labels
 
     def class_now(self, gang: int) -> int:
-        """Return the class number of a gang, or `ALONE` once the gang has placements or victims."""
+        """Return a gang's class number, or `ALONE` if this session placed or evicted its tasks."""
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Record that a gang failed to start, and that no node was nominated for the gang."""
+        """Record that a gang failed to start and that no node was nominated for it."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed_classes().add(number)
@@ -159,9 +159,9 @@ class GangClasses:
         return self._failed
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
-        """Return the values of `function`, and (m,) the index of the value of each gang.
+        """Call `function` once per class of `gangs` (m,).
 
-        The function is called once for each gang class among the gangs (m,).
+        Returns the values, and the index (m,) of each gang's value.
         """
         numbers = self._numbers
         if self._touched:
@@ -169,22 +169,22 @@ class GangClasses:
             numbers[list(self._touched)] = ALONE
         numbers = numbers[gangs]
         alone = np.flatnonzero(numbers == ALONE)
-        # Every gang without a class number gets a separate number.
+        # Every gang without a class number gets a number of its own.
         numbers[alone] = self._num_classes + np.arange(len(alone))
         value_of, first = group_values(numbers)
         return [function(gang) for gang in gangs[first].tolist()], value_of
 
     def one_per_class(self, gangs: I64) -> I64:
-        """Return one of `gangs` (m,) for each class; gangs that had no class are omitted.
+        """Return one of `gangs` (m,) per class, without gangs that have a class of their own.
 
-        If the classes are few, the result is empty, because trying each class takes less time than
-        bounds for all classes.
+        The result is empty if there are few classes: trying each of them is then faster than
+        computing bounds for all.
         """
         found = self._first_of_classes(gangs)
         return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return one of `gangs` for each class, or None if some gang has no class or changed."""
+        """Return one of `gangs` per class, or None if a gang has no class or has changed."""
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (self._numbers[gangs] == ALONE).any():
             return None

@@ -1,11 +1,12 @@
 """The actions `gangpreempt` and `gangreclaim` of policies without a solver.
 
-As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), `gangpreempt` and `gangreclaim`
-search a network domain in which victims release enough capacity for the minimum of a gang. The
-actions evict surplus tasks of gangs first, and entire gangs last.
+As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), they search for a network domain
+in which victims release enough capacity for a gang's minimum. They evict surplus tasks of gangs
+first, and entire gangs last.
 
-There are three differences from Volcano. A gang that loses tasks keeps at least its minimum or is
-evicted entirely. Needless victims keep running. Nominations remain valid in later sessions.
+There are three differences from Volcano: a gang that loses tasks keeps its minimum or is evicted
+entirely, victims that turn out not to be needed keep running, and nominations stay valid in later
+sessions.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class GangPreemptionOptions:
     Attributes
     ----------
     max_domains
-        The maximum number of network domains that are tried for a gang.
+        Maximum number of network domains tried for a gang.
     allow_whole
-        Whether gangs may be evicted entirely.
+        Whether entire gangs may be evicted.
 
     """
 
@@ -45,9 +46,9 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Preemption for starving gangs, one gang at a time.
+    """Preempts running tasks for starving gangs, one gang at a time.
 
-    Running tasks are evicted, and the nodes of evicted tasks are nominated to the gang.
+    The nodes of evicted tasks are nominated for the gang.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class GangPreemption:
         self._running = evicting.running
 
     def preempt(self, gangs: I64, how: GangPreemptionOptions) -> None:
-        """Evict tasks of gangs with lower priority for starving gangs of the same queue."""
+        """Evict tasks of lower-priority gangs for starving gangs of the same queue."""
         priority = self._problem.priority
 
         def less_important(gang: int) -> Bool:
@@ -101,9 +102,9 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for a gang's minimum, or for one more task if the gang has its minimum.
+        """Evict tasks for a gang's minimum, or for one more task if it already has its minimum.
 
-        Returns whether nodes are nominated to the gang.
+        Returns whether nodes are nominated for the gang.
         """
         evicting = self._evicting
         if evicting.is_losing_tasks(gang) or not (
@@ -115,7 +116,7 @@ class GangPreemption:
             nominate = self._nominate_one_more
             if nominate(gang):
                 return evicting.commit(gang, action)
-        # Victims are selected within one domain, or anywhere if the gang has no domains.
+        # Victims come from one domain, or from anywhere if the gang has no domains.
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
         masks = [np.ones(len(self._running), np.bool_)]
@@ -129,17 +130,14 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return [entry, number of unplaced tasks] for each group of equal tasks that may preempt.
-
-        An entry is the index of a group of equal tasks.
-        """
+        """Return [entry, number of unplaced tasks] for each run of equal tasks that may preempt."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield units of tasks to evict together: single surplus tasks first, entire gangs last."""
+        """Yield tasks to evict together: single surplus tasks first, then entire gangs."""
         plugins = self._evicting.plugins
         task_class = self._placing.class_of(gang, self._evicting.entries(gang)[0])
         named = plugins.find_allowed_victims(action, gang, task_class, np.flatnonzero(candidates))
@@ -162,7 +160,7 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer gangs of which candidates hold most of the requested resources.
+            # Prefer gangs whose requested resources are mostly held by candidates.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)
@@ -171,9 +169,9 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Return whether a running task may be evicted without the other tasks of its gang.
+        """Return whether a running task may be evicted without the rest of its gang.
 
-        A gang with more than one task has to keep its minimum.
+        A gang of more than one task must keep its minimum.
         """
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
@@ -190,12 +188,12 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and the gang's remaining tasks, or None if some task may not be evicted."""
+        """Return a gang and its remaining tasks, or None if one of them may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
-        # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
-        # than the amount that the victim's queue has to give back.
+        # One task of the gang need not be a candidate: as in reclaim, the last victim may be larger
+        # than what its queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _requested_resources(self, gang: int) -> I64:
@@ -206,9 +204,9 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units (tasks to evict together) until the gang fits; return whether the gang fits.
+        """Evict units of tasks until the gang fits, and return whether it fits.
 
-        If the gang fits, needless evictions are undone. Otherwise, all evictions are undone.
+        If it fits, evictions that are not needed are undone. Otherwise all evictions are undone.
         """
         evicting = self._evicting
         victims: list[list[int]] = []
@@ -239,7 +237,7 @@ class GangPreemption:
         return bool((idle >= need[requested]).all())
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Nominate nodes for a gang's minimum if the minimum fits; return whether it does."""
+        """Nominate nodes for a gang's minimum if it fits; return whether it does."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.is_guided(gang):
@@ -252,10 +250,10 @@ class GangPreemption:
         return False
 
     def _nominate_one_more(self, gang: int) -> bool:
-        """Nominate a node for one more task of a gang that has its minimum, or change nothing.
+        """Nominate a node for one more task of a gang with its minimum; return whether one fits.
 
-        Returns whether a node is nominated. No node is nominated for a gang with network domains or
-        subgroups, because only other actions add tasks to gangs of this kind.
+        Gangs with network domains or subgroups get no node here: only other actions add tasks to
+        them. Nothing changes if no node is nominated.
         """
         placing = self._placing
         placing.undo(gang)
@@ -271,7 +269,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Undo evictions that the gang does not need, starting with the most important victims."""
+        """Undo evictions that the gang does not need, most important victims first."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.log.keep_running(unit)

@@ -1,8 +1,8 @@
-"""Idle capacity of nodes, and the fits and scores of nodes for each task class.
+"""Idle capacity of nodes, and how tasks of each class fit and score on the nodes.
 
-A placement changes few nodes. Each task class has vectors of fits and scores, and a position in the
-log of changed nodes. When a vector is read, only the elements of nodes that changed since the last
-read are updated. If a class fits no node, the scores of the class are never computed.
+A placement changes only few nodes. Each task class has arrays of fits and scores, and a position in
+the log of changed nodes. Reading an array updates only the elements of nodes that changed since the
+last read. If a class fits no node, its scores are never computed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The maximum number of chosen nodes for which repeated searches are faster than sorting."""
+"""Number of nodes to choose up to which repeated searches are faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
-    The fit of a node is the number of tasks that still fit the node. The score of a node is the
-    score of the next task on the node, `NOWHERE` if no task fits. `request` holds pairs (resource,
-    amount) of one task. `parts` holds pairs (index, amount) of the additional resources that rules
-    define.
+    The fit of a node is how many tasks still fit on it. The score is that of the next task on the
+    node, or `NOWHERE` if none fits. `request` holds (resource, amount) pairs of one task, and
+    `parts` holds (index, amount) pairs of the extra resources that rules define.
     """
 
     allowed: Bool | None
@@ -57,11 +56,10 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of task classes that no placement changes, shared by a problem's node tables.
+    """Properties of task classes that no placement changes, shared by the problem's node tables.
 
-    The problem refers to the `_Fixed` object, and the `_Fixed` object has only a weak reference to
-    the problem. Two strong references would form a reference cycle, which only a full garbage
-    collection frees.
+    The problem refers to this object, which refers back only weakly: a reference cycle would stay
+    in memory until a full garbage collection.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -69,7 +67,7 @@ class _Fixed:
         self._masking = rules.filters
         self._scoring = rules.scorers
         self._ties_nodes = rules.ties_nodes
-        # The arrays have column order, because scorers read columns.
+        # Arrays are in column order because scorers read columns.
         self.offered = np.asfortranarray(problem.allocatable)
         frozen(self.offered)
         self._tied: dict[int, bool] = {}
@@ -84,17 +82,17 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a task class may use, or None for all nodes."""
+        """Return a mask (N,) of the nodes that a task class may use, or None for all nodes."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a task class depend on other tasks of the node."""
+        """Return whether placing a task of the class depends on other tasks on the node."""
         if task_class not in self._tied:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
 
     def request_of(self, task_class: int) -> list[tuple[int, int]]:
-        """Return the request of one task of a class, as a list of (resource, amount)."""
+        """Return the request of one task of a class as (resource index, amount) pairs."""
         if task_class not in self._asked:
             self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
         return self._asked[task_class]
@@ -113,7 +111,7 @@ class _Fixed:
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
-    # The cache holds a reference to the rules, so that no other rule set gets the same object ID.
+    # The cache keeps the rules alive, so no other rule set can get the same id.
     known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
@@ -125,10 +123,10 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """The log of changed nodes, in one array whose size doubles when the array is full.
+    """The log of changed nodes, in an array whose size doubles when it is full.
 
-    The array `every` contains all nodes. If all nodes may have changed, `touched_since` returns the
-    array `every` itself.
+    `every` contains all nodes; `touched_since` returns this very array if all nodes may have
+    changed.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -149,9 +147,8 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns all nodes if `read` is -1, which means that the log was not read before. Also
-        returns all nodes if the log has at least one new entry per node, because updating all nodes
-        is faster in this case.
+        Returns all nodes if `read` is -1 (never read), or if there are at least as many new entries
+        as nodes, because updating all nodes is then faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -161,28 +158,25 @@ class _Log:
 _UNREAD = -1
 
 _OUTDATED = 64
-"""The number of log entries after which the largest idle amounts are computed again."""
+"""Number of log entries after which the largest idle amounts are recomputed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """A mask (N,) of nodes that a gang may use, and a bonus (N,) that is added to node scores."""
+    """A mask (N,) of the nodes that a gang may use, and a bonus (N,) added to their scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Return scores (N,) with mask and bonus applied.
-
-        If mask and bonus are None, the array `scores` itself is returned.
-        """
+        """Apply mask and bonus to scores (N,); without either, `score` itself is returned."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
 
 
 ALL_NODES = NodeView()
-"""The node view without mask and bonus."""
+"""The view without a mask and a bonus."""
 
 
 class NodeTable:
@@ -193,7 +187,7 @@ class NodeTable:
     idle, used
         (N, R) idle amounts and used amounts of each node.
     spare
-        (N, D) idle amounts of the additional resources that rules define; see `Reservation`.
+        (N, D) idle amounts of the extra resources that rules define (see `Reservation`).
 
     """
 
@@ -216,25 +210,24 @@ class NodeTable:
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
-        """Return the number (N,) of tasks of a class that fit each node, as a read-only array."""
+        """Return how many tasks (N,) of a class fit on each node, as a read-only array."""
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a task class depend on other tasks on the node."""
+        """Return whether placing a task of the class depends on other tasks on the node."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a task class may use, or None for all nodes.
+        """Return a mask (N,) of the nodes that a task class may use, or None for all nodes.
 
         Callers must not modify the mask.
         """
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Return whether each requested amount of a class is at most the largest idle amount.
+        """Return False if no node can fit a task of the class, because an amount is idle nowhere.
 
-        If the result is False, no task of the class fits any node. The largest idle amounts may be
-        outdated, but never too low.
+        Compares the request with the largest idle amounts, which may be outdated but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -243,17 +236,16 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class on each node.
+        """Return the score (N,) of the next task of a class on each node, read-only.
 
-        The score is `NOWHERE` on nodes that the task does not fit. Callers must not modify the
-        array.
+        It is `NOWHERE` on nodes where the task does not fit.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
         """Return the score (N,) of the next task of a class, regardless of idle capacity.
 
-        The score is `NOWHERE` on nodes that the task class may not use.
+        It is `NOWHERE` on nodes that the class may not use.
         """
         view = self._view(task_class)
         scored = self._fixed.scored(task_class)
@@ -265,9 +257,9 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place `counts` (m,) tasks of a class on distinct nodes.
+        """Place `counts` (m,) tasks of a class on distinct nodes; negative counts remove tasks.
 
-        If all counts are negative, tasks are removed.
+        All counts have the same sign.
         """
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
@@ -279,31 +271,27 @@ class NodeTable:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
-        """Reserve amounts (m, R) on nodes (m,); negative amounts release capacity.
+        """Reserve amounts (m, R) on nodes (m,), so that tasks cannot use them.
 
-        Tasks cannot use reserved amounts.
+        Negative amounts release capacity.
         """
         self.idle[nodes] -= amounts
         self._log.append(nodes)
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract the requests of tasks from `spare`, but not from `idle`.
-
-        `counts` (m,) is the number of tasks on each of the nodes (m,).
-        """
+        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, but not from `idle`."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return the nodes that tasks get if tasks are placed one by one on the best node.
+        """Return the nodes of `number` tasks that are each placed on the best node at that point.
 
         Returns
         -------
         tuple
-            Nodes in ascending order, and the number of tasks on each node. If too little capacity
-            is idle, the total number of tasks is less than `number`. The method does not change the
-            node table.
+            Nodes in ascending order, and the number of tasks on each. The total is below `number`
+            if too little capacity is idle. The node table is not changed.
 
         """
         view = self._scored(task_class)
@@ -327,9 +315,9 @@ class NodeTable:
         ladder[taken[None, :] >= most[:, None]] = NOWHERE
         if lens.bonus is not None:
             ladder = ladder + lens.bonus[best][:, None]
-        # Task j of a node can only follow the earlier tasks of the node. The sort key of task j
-        # is therefore the lowest score among the first j tasks. Sorting all tasks by the sort
-        # key, by node and by j gives the order of one-by-one placement.
+        # Task j of a node can only follow the node's earlier tasks, so its sort key is the lowest
+        # score of the first j tasks. Sorting all tasks by this key, by node and by j gives the
+        # order of one-by-one placement.
         reach = np.minimum.accumulate(ladder, axis=1).ravel()
         order = np.argsort(-reach, kind="stable")[:number]
         order = order[reach[order] > NOWHERE]
@@ -338,7 +326,7 @@ class NodeTable:
         return best[chosen], counts[chosen].astype(np.int64)
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a task class with updated fits."""
+        """Return the view of a task class, with fits up to date."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = _View(
@@ -355,7 +343,7 @@ class NodeTable:
             every = nodes is self._log.every
             fit = view.fit if every else np.empty(len(nodes), np.int64)
             fit.fill(UNLIMITED)
-            # Dividing an array by a scalar is several times faster than dividing by an array.
+            # Dividing an array by a scalar is several times faster than by an array.
             for free, amounts in ((self.idle, view.request), (self.spare, view.parts)):
                 for r, amount in amounts:
                     left = free[:, r] if every else free[nodes, r]
@@ -369,7 +357,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a task class with updated fits and scores."""
+        """Return the view of a task class, with fits and scores up to date."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -378,7 +366,7 @@ class NodeTable:
         return view
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
-        """Recompute the scores of the given nodes, whose fits have to be up to date."""
+        """Recompute the scores of the given nodes, whose fits must be up to date."""
         if nodes is self._log.every:
             is_open = view.fit > 0
             num_open = np.count_nonzero(is_open)
@@ -406,7 +394,7 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """Return the nonzero amounts of a request, as a list of (index, amount)."""
+    """Return the nonzero amounts of a request as (index, amount) pairs."""
     requested = request.nonzero()[0]
     return list(zip(requested.tolist(), request[requested].tolist(), strict=True))
 
@@ -418,7 +406,7 @@ def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """Return the sum (m,) of the scores that all scorers give to m nodes."""
+    """Return the sum (m,) of all scorers' scores for m nodes."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)

@@ -1,8 +1,8 @@
-"""The greedy pipeline, which runs the actions of a policy sequentially on a problem.
+"""The greedy pipeline, which runs the actions of a policy one after another.
 
-The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except for
-ties. The greedy pipeline breaks ties by creation time and name, whereas Volcano breaks ties
-randomly. The greedy pipeline evaluates plugins for each task class, and Volcano for each task.
+Gang order and results are those of Volcano (`pkg/scheduler/actions`), except for ties: this
+pipeline breaks them by creation time and name, Volcano at random. Plugins are evaluated per task
+class, in Volcano per task.
 """
 
 from __future__ import annotations
@@ -51,34 +51,32 @@ class GreedyOptions:
     Attributes
     ----------
     actions
-        Names of actions in execution order; unknown names are skipped.
+        Names of the actions in execution order; unknown names are skipped.
     tier_of
-        (G,) rank of each gang, by which gangs are sorted before rules sort gangs of equal rank. If
-        `tier_of` is None, only rules sort gangs.
+        (G,) rank of each gang; rules only order gangs of equal rank. None if only rules order
+        gangs.
     nominations
-        Nominations of gangs, by gang index. Gangs with nominations are placed first, in the order
-        of the mapping.
+        Nominations by gang index. Gangs with nominations are placed first, in the order of the
+        mapping.
     by_gang
         Options of the actions `gangpreempt` and `gangreclaim`, by action name.
     weighs_nodes
-        If True, the action `preempt` selects the node with the cheapest victims instead of the node
-        with the best score.
+        Whether `preempt` selects the node with the cheapest victims instead of the highest score.
     gated
-        If True, a gang in phase Pending is placed only after the action `enqueue` has enqueued the
-        gang, even if pods of the gang exist. If False, gangs in phase Pending are also placed, and
-        no task is evicted.
+        Whether a gang in phase Pending is placed only after the action `enqueue` admits it, even if
+        its pods exist. If False, Pending gangs are placed too, and no task is evicted.
     late
-        Starving gangs that are not enqueued. The action `enqueue` considers the gangs in `late` in
-        the given order, before all other gangs. A refused gang reserves its request if the gang
-        fits the empty cluster and the capabilities of queues. Only the first refused gang of this
-        kind is recorded as enqueued, to reserve the request.
+        Starving gangs that are not enqueued. `enqueue` considers them before all other gangs, in
+        this order. If one is refused but would fit the empty cluster and the capabilities of its
+        queues, it reserves its request. Only the first such gang is recorded as enqueued for this
+        purpose.
     proposers
-        The custom actions.
+        The custom actions of the policy.
     faults
-        The record of errors in custom actions.
+        Collects errors of custom actions.
     is_late
-        A function that returns True after the time limit of `preempt` and `reclaim`. After the time
-        limit, `preempt` and `reclaim` try no further gang, and earlier evictions remain valid.
+        Returns True once the time limit of `preempt` and `reclaim` is over. They then try no
+        further gang; earlier evictions stay valid.
 
     """
 
@@ -95,7 +93,7 @@ class GreedyOptions:
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
-    """Return the decisions of the greedy pipeline on a problem."""
+    """Run the actions of a policy on a problem and return the decisions."""
     pipeline = _Pipeline(problem, rules, options)
     steps: dict[str, Callable[[], None]] = {
         ENQUEUE: pipeline.enqueue,
@@ -121,7 +119,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     """Return the nodes (T,) on which a gang's minimum starts if no other gang is placed.
 
-    Returns None if the gang cannot start, for example because the gang's queue is overused.
+    Returns None if it cannot start, for example because its queue is overused.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -130,7 +128,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return the gangs in the order of the action `allocate`, before any placement."""
+    """Return the gangs in the order in which `allocate` considers them before any placement."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -182,8 +180,8 @@ class _Pipeline:
         for gang in late:
             if self._enqueue_gang(gang) or ledger.waits_for_late:
                 continue
-            # A gang can only fit if its minimum is within the cluster total and the capabilities
-            # of its queues.
+            # A gang can fit only if its minimum is within the cluster total and its queues'
+            # capabilities.
             least, queues = least_resources(problem)[gang], problem.queues
             above = queues.subtree[:, problem.queue_of[gang]]
             if (least <= queues.capability[above]).all() and (least <= problem.total).all():
@@ -200,7 +198,7 @@ class _Pipeline:
         self._enqueued[self._waiting()] = True
 
     def _waiting(self) -> list[int]:
-        """Return the valid gangs in phase Pending of open queues."""
+        """Return the valid gangs in phase Pending whose queues are open."""
         closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
         return [
             i
@@ -211,13 +209,13 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if plugins admit the gang, and return whether the gang is enqueued.
+        """Enqueue a gang if plugins admit it; return whether they do.
 
         If a gang of a FIFO queue is refused, no later gang of the queue is enqueued.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # Plugins vote only on gangs with `minResources`. `min_usage` holds the amounts in
-        # `minResources` that only ResourceQuotas limit.
+        # Plugins vote only on gangs with `minResources`; `min_usage` is the part of it that only
+        # ResourceQuotas limit.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._plugins.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -231,7 +229,7 @@ class _Pipeline:
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on nominated nodes; if nodes are not idle yet, keep the nominations."""
+        """Place gangs on their nominated nodes; keep nominations whose nodes are not idle yet."""
         for gang, nominations in self._options.nominations.items():
             if self._placing.place_nominated(gang, nominations):
                 continue
@@ -241,11 +239,11 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
+        """Place gangs turn by turn: the minimum in a gang's first turn, one task in later turns."""
         gangs = self._candidates()
         problem, placing, classes = self._problem, self._placing, self._gang_classes
-        # Skip the gang classes whose gangs cannot start on (future) idle capacity. The action only
-        # takes idle capacity, so these classes cannot start later either.
+        # Skip gang classes that cannot start on idle or future idle capacity. This action only
+        # reduces idle capacity, so they cannot start later either.
         chosen = classes.one_per_class(gangs)
         guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
         chosen = chosen[~guided]
@@ -276,7 +274,7 @@ class _Pipeline:
         return without_marked(gangs, away, self._problem.num_gangs)
 
     def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
-        """Place the next tasks of a gang; return False if no task is placed."""
+        """Place the next tasks of a gang; return whether any task is placed."""
         if self._waits_for_earlier_gang(gang):
             return False
         if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):
@@ -288,11 +286,11 @@ class _Pipeline:
         return self._grow(gang, len(self._problem.tasks) if lines.is_last_gang(gang) else 1)
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
-        """Return whether an earlier gang of a FIFO queue has no placement yet."""
+        """Return whether an earlier gang of the same FIFO queue is not placed yet."""
         return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks of a gang; retry with half the number after a violation.
+        """Place up to `number` more tasks of a gang; after a violation, retry with half as many.
 
         Returns whether any task is placed.
         """
@@ -307,7 +305,7 @@ class _Pipeline:
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang and return True; otherwise, try to nominate nodes and return False."""
+        """Start a gang and return True, or else try to nominate nodes and return False."""
         placing = self._placing
         if not self._plugins.may_start(gang):
             return False
@@ -330,7 +328,7 @@ class _Pipeline:
         return False
 
     def find_start(self, gang: int) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts, or None if the gang cannot start."""
+        """Return the nodes (T,) on which a gang starts, or None if it cannot start."""
         if self._plugins.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of
@@ -338,26 +336,26 @@ class _Pipeline:
     # --- preempt, reclaim ------------------------------------------------------------------------
 
     def preempt(self) -> None:
-        """Evict tasks for gangs of the same queue; see the module `preemption`."""
-        # The slow search for victims is skipped if every gang is placed.
+        """Evict tasks for gangs of the same queue (see the module `preemption`)."""
+        # If every gang is placed, skip the slow search for victims.
         if self._options.gated and len(short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Evict tasks for gangs of other queues; see the module `preemption`."""
+        """Evict tasks for gangs of other queues (see the module `preemption`)."""
         if not self._options.gated or not len(running_tasks(self._problem)):
             return
         if len(short := self._find_waiting()):
             self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
-        """Evict tasks for entire gangs of the same queue; see the module `gang_preemption`."""
+        """Evict tasks for entire gangs of the same queue (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_PREEMPT, GangPreemptionOptions())
             self._gang_preemption.preempt(self._find_waiting(), how)
 
     def gang_reclaim(self) -> None:
-        """Evict tasks for entire gangs of other queues; see the module `gang_preemption`."""
+        """Evict tasks for entire gangs of other queues (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_RECLAIM, GangPreemptionOptions())
             self._gang_preemption.reclaim(self._find_waiting(), self._plugins.is_overused, how)
@@ -386,7 +384,7 @@ class _Pipeline:
     # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Run a custom action and apply the proposals; see the module `custom_actions`."""
+        """Run a custom action and apply its proposals (see the module `custom_actions`)."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,
@@ -400,7 +398,7 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether a gang may start or grow, and need not wait in a FIFO queue."""
+        """Return whether a gang may start or grow and does not have to wait in a FIFO queue."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._plugins.may_start(gang))
 
@@ -409,8 +407,7 @@ class _Pipeline:
     def backfill(self) -> None:
         """Place gangs whose pods request no resources, even in overused queues.
 
-        If only some pods of a gang request no resources, the action `allocate` places all pods, as
-        in Volcano.
+        If only some pods of a gang request none, `allocate` places all its pods, as in Volcano.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
@@ -423,7 +420,7 @@ class _Pipeline:
         self._serve(untried, lambda _: False)
 
     def decisions(self) -> Decisions:
-        """Return the decisions of all actions so far."""
+        """Return the combined decisions of the actions that have run."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

@@ -1,7 +1,7 @@
-"""Upper bounds on the tasks that fit idle capacity, for all gang shapes together.
+"""Upper bounds on how many tasks fit idle capacity, for all gang shapes at a time.
 
-Most gangs of a long backlog request more than the idle capacity. One array operation finds these
-gangs, so that the pipeline does not try each gang separately.
+In a long backlog, most gangs request more than what is idle. One array operation finds them, so
+that the pipeline need not try each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BLOCK: Final = 2**20
-"""The maximum number of elements of a temporary array."""
+"""Maximum number of elements in a temporary array."""
 
 
 def find_lacking_shapes(
@@ -29,20 +29,20 @@ def find_lacking_shapes(
     counts: I64,
     most_tasks: Callable[[int], int] | None = None,
 ) -> Bool:
-    """Return whether each gang shape in `shapes` (m,) misses its minimum on idle capacity.
+    """Return a mask (m,) of the gang shapes in `shapes` (m,) that miss their minimum.
 
-    The result is a mask (m,) that is True only if no placement reaches the minimum. Each task class
-    is counted without the other classes and without node filters.
+    A shape is in the mask only if no placement on idle capacity reaches its minimum. Tasks of each
+    class are counted as if there were no other classes and no node filters.
 
     Parameters
     ----------
     idle
-        (N, R) idle amounts of nodes.
+        (N, R) idle amounts of the nodes.
     counts
-        (E,) the number of tasks of each entry (equal tasks) that may be placed.
+        (E,) number of tasks of each entry that may be placed.
     most_tasks
-        A function that returns the maximum number of tasks of a task class, or None without a
-        limit. The function is called only for classes of gang shapes that fit the idle capacity.
+        Returns the maximum number of tasks of a task class; None means no limit. It is called only
+        for classes of shapes that reach their minimum without this limit.
 
     """
     arrays = problem.shapes
@@ -67,9 +67,9 @@ def find_lacking_shapes(
 
 
 def count_fitting_tasks(idle: I64, request: I64) -> F64:
-    """Return (C,) an upper bound on the tasks of each class that fit nodes with `idle` (N, R).
+    """Return an upper bound (C,) on the tasks of each class that fit on nodes with `idle` (N, R).
 
-    `request` (C, R) is the request of one task of each class. A class without requests is
+    `request` (C, R) is the request of one task of each class. Classes without a request are
     unlimited.
     """
     found = np.zeros(len(request))

@@ -1,4 +1,4 @@
-"""Convert task counts of an aggregated solution to nodes for the tasks of single gangs."""
+"""Convert the task counts of an aggregated solution to a node for each task."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 def assign_tasks(
     form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions
 ) -> Decisions:
-    """Return decisions that assign the placed tasks of a solution to gangs and nodes.
+    """Assign the placed tasks of a solution to gangs and nodes.
 
-    Tasks that are bound to network domains get nodes before other tasks, starting with domains of
-    the lowest tier. Due to this order, tasks of a wider domain can use any remaining node.
+    Tasks that are bound to network domains get their nodes first, starting with domains of the
+    lowest tier. Tasks of wider domains can then use any remaining node.
 
     Parameters
     ----------
     form, solution
-        The aggregated model, and the values (variables,) of the model's variables.
+        The aggregated model, and the values (variables,) of its variables.
     slots
-        For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that the node can take. No array is shorter than the number of placed tasks.
+        For each task class, an ascending array of nodes, in which a node occurs once for each task
+        of the class that it can take. No array is shorter than the number of placed tasks.
     base
-        Decisions on the gangs that are not in the model.
+        The decisions about gangs that are not in the model.
 
     """
     problem, gangs = form.problem, form.gangs
@@ -55,25 +55,25 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class in one domain, or on any nodes of the cluster if `forest` is None."""
+    """Tasks of one class in one domain, or anywhere in the cluster if `forest` is None."""
 
     task_class: int
     tasks: I64
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """The node of each task if the solution fixes the nodes, or None for any nodes."""
+    """The node of each task if the solution determines it, or None if any node will do."""
 
     @property
     def tier(self) -> float:
-        """The sort key: groups with fixed nodes come first, groups without a domain last."""
+        """The sort key: groups with fixed nodes first, groups without a domain last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """The nodes that a solution gives to each task class and that are not yet assigned to tasks."""
+    """The nodes of a solution for each task class, as far as no task is assigned to them yet."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -82,13 +82,13 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Remove nodes for the tasks of a group from the stock, and return the nodes."""
+        """Take nodes for the tasks of a group, and return them."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
             return group.nodes
         if group.forest is not None:
-            # If nodes are taken leaf by leaf, the tasks are near each other.
+            # Taking nodes leaf by leaf keeps the tasks close together.
             left = self._count_slots(c)
             nodes = np.flatnonzero((left > 0) & group.forest.inside(group.domain))
             nodes = nodes[np.argsort(group.forest.leaf_of[nodes], kind="stable")]
@@ -103,7 +103,7 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return the remaining number (N,) of tasks of a class on each node, as a mutable array."""
+        """Return how many tasks (N,) of a class each node can still take, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
@@ -111,7 +111,7 @@ class _NodeStock:
 
 
 class _GangAssignment:
-    """The assignment of placed tasks in gang classes to single gangs and domains."""
+    """Assigns the placed tasks of gang classes to single gangs and domains."""
 
     def __init__(self, form: Formulation, solution: I64) -> None:
         self._form = form
@@ -127,7 +127,7 @@ class _GangAssignment:
         self.groups: list[_TaskGroup] = []
 
     def assign_gang_class(self, h: int) -> None:
-        """Assign the placed tasks of one gang class to the gangs of the class."""
+        """Assign the placed tasks of one gang class to its gangs."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
         members = gangs.members[first : first + number]
@@ -162,9 +162,9 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Distribute the placed tasks of an entry (equal tasks) to gangs, round-robin.
+        """Distribute the placed tasks of an entry over the gangs, round-robin.
 
-        The module `formulation` assumes a round-robin distribution.
+        The module `formulation` relies on the round-robin distribution.
         """
         if not total:
             return
@@ -183,17 +183,16 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return a map from each subgroup to the domains (number,) in gangs that start.
+        """Return, by subgroup index, the domain (number,) of each starting gang's subgroup.
 
-        A gang without a domain has the domain `NOWHERE`. The key `NO_PART` stands for the entire
-        gang.
+        The key `NO_PART` stands for whole gangs. The domain is `NOWHERE` if there is none.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
-            # Gangs in domains of low tiers come first, so that subgroups of such gangs choose
-            # domains first.
+            # Gangs in domains of low tiers come first, so that their subgroups choose domains
+            # first.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -206,7 +205,7 @@ class _GangAssignment:
         return found
 
     def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Return the domain (number,) of a subgroup in each gang, inside the domain `within`."""
+        """Return the domain (number,) of a subgroup in each gang, inside the gang's domain."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
         found = np.full(len(within), NOWHERE, np.int64)
@@ -223,7 +222,7 @@ class _GangAssignment:
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Yield the variables of domain choices and of bound tasks, with the values in a plan."""
+    """Yield the variables of domain choices and of tasks bound to domains, with their values."""
     for choice in form.choices.all:
         problem, gangs, h = form.problem, form.gangs, choice.gang_class
         members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
@@ -253,7 +252,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) that a `Demand` counts, and the index (k,) of each task's domain.
 
-    The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
+    The index refers to the domains of the demand's choice; it is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class
@@ -268,7 +267,7 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
-    """Return the index of the smallest domain in a choice that contains `domain`, or -1."""
+    """Return the index of the smallest domain of a choice that contains `domain`, or -1."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE

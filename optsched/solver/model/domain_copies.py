@@ -1,7 +1,7 @@
-"""Copies of task classes for network domains to which tasks are bound, in configuration models.
+"""Copies of task classes for tasks that are bound to network domains, in configuration models.
 
 For tasks of class c that are bound to domain d, the model has a copy of the class that fits only
-nodes of d. A copy requests the same resources as its class. Each copy has its own supply row.
+nodes in d. A copy has the request of its class and its own supply row.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DomainCopies:
-    """The task classes, followed by copies of the classes for domains, axis C'.
+    """The task classes, followed by their copies for domains (axis C').
 
     Attributes
     ----------
     class_of, domain
-        (C',) task class and domain of each class or copy. The domain of an original class is the
+        (C',) task class and domain of each class or copy; the domain of an original class is the
         cluster.
     forests
-        (C',) forest that contains the domain of each copy, or None for an original class.
+        (C',) forest of each copy's domain, or None for an original class.
     supply
         (C',) index of the row that counts the placed tasks of each class or copy.
 
@@ -43,7 +43,7 @@ class DomainCopies:
     supply: I64
 
     def inside(self, problem: Problem) -> Bool:
-        """Return a mask (C', N) of the nodes that belong to each copy's domain."""
+        """Return a mask (C', N) of the nodes in each copy's domain."""
         inside = np.ones((len(self.class_of), problem.num_nodes), np.bool_)
         for row, forest, domain in zip(inside, self.forests, self.domain.tolist(), strict=True):
             if forest is not None:
@@ -51,7 +51,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the numbers (…, C) of tasks of each class, where `tasks` (…, C') counts copies."""
+        """Return the tasks per class (…, C), where `tasks` (…, C') counts classes and copies."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -59,9 +59,9 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """Return the class or copy (T,) of each task, and the number of classes and copies.
+        """Return each task's class or copy (T,), and the number of classes and copies.
 
-        `node_of` (T,) holds the node of each task.
+        `node_of` (T,) is the node of each task.
         """
         copy_of = form.problem.task_class.copy()
         pairs = zip(self.class_of.tolist(), self.domain.tolist(), strict=True)
@@ -75,7 +75,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Return the task classes and domain copies, and add a supply row for each copy."""
+    """Return the task classes with their domain copies, after adding a supply row per copy."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

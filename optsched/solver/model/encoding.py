@@ -36,27 +36,27 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""The maximum number of the incumbent's configurations with which column generation starts."""
+"""Maximum number of incumbent configurations with which column generation starts."""
 
 MOST_START_CELLS = 4_000_000
-"""The maximum number of cells in the table of the incumbent's configurations."""
+"""Maximum number of cells in the table of incumbent configurations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """The objective levels of a search, with values and bounds that are known before the search.
+    """The levels to optimise, with the values and bounds known before the search.
 
     Attributes
     ----------
     tiers
         The tiers of the gangs.
     levels
-        The levels, the most important first.
+        The levels, most important first.
     known
-        The incumbent's value of each level.
+        The value of each level in the incumbent.
     bounds
-        A bound on each level for plans whose earlier levels have the values `known`. A bound is
-        None if unknown. The sequence is empty without an earlier search.
+        A bound on each level, or None, for plans whose earlier levels have the values `known`.
+        Empty without an earlier search.
 
     """
 
@@ -66,13 +66,13 @@ class Goal:
     bounds: Sequence[int | None] = ()
 
     def objective(self, number: int, expression: Expression) -> Objective:
-        """Return the objective of level `number`, including the known value and bound."""
+        """Return the objective of level `number`, with its known value and bound."""
         bound = self.bounds[number] if self.bounds else None
         return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
 
 class Encoding(Protocol):
-    """A level model, and the decoder of solutions of the model."""
+    """A level model that can decode its solutions."""
 
     @property
     def model(self) -> LevelModel:
@@ -80,10 +80,10 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """For each level of the model, the index of the level in the goal."""
+        """For each level of the model, its index in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; `base` decides about gangs outside the model."""
+        """Return the decisions of a solution; `base` decides about gangs outside of the model."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ class Encoding(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """A level model with one integer variable for each task class and node.
+    """A level model with one integer variable per task class and node.
 
-    The model is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
-    variables, -1 where a task class may not use a node.
+    It is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
+    variables, or -1 where a task class may not use a node.
     """
 
     form: Formulation
@@ -119,11 +119,10 @@ def encode_direct(
     incumbent: Decisions,
     neighbourhood: Neighbourhood | None = None,
 ) -> Direct:
-    """Return a model of all hard rules, with variables x[c, n]: the tasks of class c on node n.
+    """Encode all hard rules over variables x[c, n], the number of tasks of class c on node n.
 
-    If `neighbourhood` is not None, the model adds no tasks to nodes outside the neighbourhood. With
-    a neighbourhood, bounds of the model hold only for plans that add no tasks outside the
-    neighbourhood.
+    With a `neighbourhood`, the model adds no tasks to nodes outside of it, and its bounds hold only
+    for plans that do not either.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -139,7 +138,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # The tasks on nodes must equal the placed tasks, because rules may depend on a task's node.
+    # Tasks on nodes must equal placed tasks, because rules may depend on a task's node.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -176,9 +175,9 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """Return the first level (variables,) that depends on each variable's gangs, or -1.
+    """Return the first level (variables,) that depends on the gangs of each variable.
 
-    A variable that belongs to no gang gets -1.
+    The result is -1 for a variable that belongs to no gang.
     """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
@@ -188,7 +187,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # An expression with a variable that belongs to no gang may depend on all gangs.
+        # An expression with a variable of no gang may depend on all gangs.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
@@ -200,11 +199,11 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of pairs of class and node that get no tasks beyond the incumbent.
+    """Return a mask (C, N) of classes and nodes that get no tasks beyond the incumbent's.
 
-    Rules that tie tasks to nodes ignore nominations. Such rules could therefore give other tasks
-    the devices that a nominated task needs. The nominated task fits on the node in addition to the
-    incumbent's tasks.
+    Rules that tie tasks to nodes ignore nominations, so they could give other tasks the devices
+    that a nominated task needs. The nominated task fits on the node in addition to the incumbent's
+    tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -234,8 +233,8 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 class ByConfigurations:
     """A level model over node classes, which suits many nodes with few distinct idle amounts.
 
-    Node class k contains the nodes `members[member_start[k]:member_start[k + 1]]`. A configuration
-    is the number of tasks of each task class and domain copy on one node.
+    Node class k has the nodes `members[member_start[k]:member_start[k + 1]]`. A configuration is
+    the number of tasks of each task class and domain copy on one node.
     """
 
     form: Formulation
@@ -246,7 +245,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution, which assigns configurations to nodes in node order.
+        """Return the decisions of a solution; its configurations go to nodes in node order.
 
         See `Encoding`.
         """
@@ -269,10 +268,10 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """Return a model with variables z[k, p]: the nodes of class k that use configuration p.
+    """Encode a problem over variables z[k, p], the number of class k nodes with configuration p.
 
-    The model omits levels over nodes and domains. Raises `TooManyCapacities` if requests have too
-    many distinct values for pricing.
+    The model omits levels over nodes and domains. Raises `TooManyCapacities` if the requests have
+    too many distinct values to price configurations.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
@@ -280,7 +279,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before task classes are copied, because copies only increase the size.
+    # Check the size before classes are copied, because copies only increase it.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -315,7 +314,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of the task classes whose requests fit each node class."""
+    """Return a mask (K, C) of the task classes of which a task fits each node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -326,10 +325,9 @@ def _fitting(capacity: I64, request: I64) -> Bool:
 def _configurations_in_use(
     incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
 ) -> tuple[I64, I64]:
-    """Return (node class, tasks) of the incumbent's configurations, the most frequent first.
+    """Return (node class, tasks) of the incumbent's configurations, most frequent first.
 
-    `copies` holds the task class or domain copy (T,) of each task, and the number of classes and
-    copies.
+    `copies` holds each task's class or domain copy (T,), and the number of classes and copies.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
@@ -358,8 +356,7 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
 def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
     """Return the values (variables,) of the model's variables in the incumbent.
 
-    The variables of started gangs and placed tasks have values from the incumbent. The value of any
-    other variable is the variable's lower bound.
+    Variables that count neither started gangs nor placed tasks get their lower bounds.
     """
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()
@@ -393,9 +390,9 @@ def _finish(
     lower, upper = form.model.bounds
     padded = lower.copy()
     padded[: len(hint)] = hint
-    # The group of interchangeable gangs to which each variable belongs, or -1. Gangs with equal
-    # gang shape and tier are interchangeable, even in different queues. Variables for the same
-    # entry (equal tasks) of interchangeable gangs also form a group.
+    # The group of interchangeable gangs to which a variable belongs, or -1. Gangs of equal gang
+    # shape and tier are interchangeable, even in different queues. Variables for the same entry of
+    # interchangeable gangs also form a group.
     gangs = form.gangs
     kin = np.full(len(lower), -1, np.int64)
     alike, _ = row_groups((gangs.shape_of, gangs.tier_of))
@@ -405,7 +402,7 @@ def _finish(
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
         # A choice binds the gangs of the class to domains, so gangs of other classes cannot replace
-        # these gangs.
+        # them.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

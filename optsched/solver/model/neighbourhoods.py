@@ -1,8 +1,8 @@
-"""Neighbourhoods of a plan: sets of a few nodes whose tasks the solver assigns again.
+"""Neighbourhoods of a plan: sets of a few nodes whose tasks the solver reassigns.
 
-On nodes outside the neighbourhood, tasks may be removed but not added. The method is
-large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a sequence of models
-with a few nodes improves the incumbent.
+Outside of the neighbourhood, tasks may be removed from nodes but not added. This is
+large-neighbourhood search (Shaw, 1998): if a model of all nodes is too large, a sequence of models
+of a few nodes improves the incumbent.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 MOST_PAIRS = 1500
-"""The maximum number of pairs of task class and node in the model of a neighbourhood."""
+"""Maximum number of (task class, node) pairs in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""The maximum numbers of nodes and task classes in a model with more than `MOST_PAIRS` per node."""
+"""Maximum numbers of nodes and task classes if a single node has more than `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
-"""The weight of a tier relative to the next more important tier."""
+"""Weight of a tier relative to the next more important tier."""
 
 _LEAST_WEIGHT = 1e-3
-"""The weight of a node that no waiting gang can use. Tasks of other gangs may move to the node."""
+"""Weight of a node that no waiting gang can use; tasks of other gangs may move there."""
 
 
 class Neighbourhood(NamedTuple):
-    """The nodes of a neighbourhood, and the number of tasks that fit each node.
+    """The nodes of a neighbourhood, and how many tasks fit each node.
 
     Attributes
     ----------
     nodes
-        (N,) mask of nodes that may get tasks that are not on the node in the incumbent.
+        (N,) mask of the nodes to which tasks may be added.
     most
-        (C, N) number of tasks of each class that fit a node without other pending tasks.
+        (C, N) number of tasks of each class that fit each node without other pending tasks.
 
     """
 
@@ -47,29 +47,29 @@ class Neighbourhood(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the neighbourhood has more than `MOST_PAIRS` pairs of task class and node."""
+        """Whether the neighbourhood has more than `MOST_PAIRS` (task class, node) pairs."""
         return int((self.most[:, self.nodes] > 0).sum()) > MOST_PAIRS
 
 
 def choose_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
 ) -> Bool:
-    """Return a mask (N,) of a neighbourhood's nodes, with at most `MOST_PAIRS` pairs in total.
+    """Choose the nodes (N,) of a neighbourhood, as a mask with at most `MOST_PAIRS` pairs in total.
 
-    A pair is a task class and a node that a task of the class fits. Nodes with more idle capacity
-    for waiting gangs have larger weights, especially if the gangs are in important tiers. The first
-    neighbourhood takes the nodes with the largest weights. Later neighbourhoods draw nodes at
-    random by weight. If the first node alone has too many pairs, `FEW_NODES` nodes are taken, and
-    `choose_gangs` limits the gangs.
+    A pair is a task class and a node on which a task of the class fits. A node's weight grows with
+    its idle capacity for waiting gangs, especially gangs of important tiers. The first
+    neighbourhood takes the nodes of the largest weight; later ones draw nodes at random by weight.
+    If the first node alone has too many pairs, `FEW_NODES` nodes are taken, and `choose_gangs`
+    limits the gangs.
 
     Parameters
     ----------
     problem, tiers, decisions
-        The problem, the tiers of gangs, and the incumbent.
+        The problem, the gangs' tiers and the incumbent.
     most
-        (C, N) number of tasks of each class that fit a node without other pending tasks.
+        (C, N) number of tasks of each class that fit each node without other pending tasks.
     number, seed
-        The index of the neighbourhood, starting at 0, and the seed of the random draw.
+        The index of the neighbourhood, starting at 0, and the seed for random draws.
 
     """
     pairs = (most > 0).sum(axis=0)
@@ -92,18 +92,18 @@ def choose_gangs(
     number: int,
     seed: int,
 ) -> Bool:
-    """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
+    """Choose the gangs (G,) of a neighbourhood with too many pairs for one model, as a mask.
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
-    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 further task classes belong to waiting gangs,
-    preferably in important tiers.
+    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 more belong to waiting gangs, preferably of
+    important tiers.
 
     Parameters
     ----------
     problem, tiers, decisions, number, seed
-        These parameters are the same as in `choose_nodes`.
+        See `choose_nodes`.
     neighbourhood
-        The nodes, and the number of tasks of each class that fit each node.
+        The nodes, and how many tasks of each class fit each node.
 
     """
     nodes, most = neighbourhood
@@ -129,9 +129,9 @@ def choose_gangs(
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Return an order of items by weight: descending if `number` and `seed` are 0, else random.
+    """Order items by descending weight if `number` and `seed` are 0, else at random.
 
-    In a random order, items with larger weights tend to come earlier.
+    In a random order, items of larger weight tend to come earlier.
     """
     if not number and not seed:
         return np.argsort(-weight, kind="stable")
@@ -143,7 +143,7 @@ def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
 def _weigh_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int
 ) -> F64:
-    """Return the weight (N,) of each node: the idle capacity relative to waiting requests."""
+    """Return the weight (N,) of each node: its idle capacity relative to waiting requests."""
     left = problem.idle.astype(np.float64)
     placed = np.flatnonzero(decisions.node_of >= 0)
     request = problem.classes.request.astype(np.float64)
@@ -153,8 +153,8 @@ def _weigh_nodes(
         & (decisions.nominated < 0)
         & (problem.shape_of[problem.gang_of] >= 0)
     )
-    # Neighbourhood 0 prefers the most important tier with waiting tasks. Each later neighbourhood
-    # prefers the next tier, in rotation.
+    # Neighbourhood 0 prefers the most important tier with waiting tasks; each later one prefers the
+    # next tier, in rotation.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

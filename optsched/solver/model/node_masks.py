@@ -1,4 +1,4 @@
-"""The nodes that a task class may use before any placement, and the tasks that fit each node."""
+"""The nodes that a task class may use before any placement, and how many tasks fit each node."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """Return a mask (N,) of ready nodes that no rule excludes for a class, or None for all nodes.
+    """Return a mask (N,) of the ready nodes that all rules allow a class, or None for all nodes.
 
-    The function caches the mask for each problem and tuple of rules. Callers must not modify the
-    mask.
+    The mask is cached per problem and tuple of rules. Callers must not modify it.
     """
     known = problem.derived(_make_cache)
-    # The cache refers to the tuple of rules, so that no later tuple gets the same object id.
+    # The cache keeps the tuple of rules alive, so no other tuple can get the same id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
         allowed = None if problem.derived(_is_every_node_ready) else problem.ready
@@ -48,7 +47,7 @@ def _is_every_node_ready(problem: Problem) -> bool:
 def find_open_classes(problem: Problem) -> I64:
     """Return the task classes of open gangs (gangs that may be placed), in ascending order.
 
-    Rules are evaluated only for task classes of open gangs.
+    Rules are evaluated only for these classes.
     """
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])
@@ -56,9 +55,9 @@ def find_open_classes(problem: Problem) -> I64:
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """Return a mask (C, N) of ready nodes that no rule excludes for each task class.
+    """Return a mask (C, N) of the ready nodes that all rules allow each task class.
 
-    If `classes` is given, the mask is False for all other task classes.
+    If `classes` is given, the mask is False for all other classes.
     """
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()
@@ -69,7 +68,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the resources that rules add to nodes, with zero columns if rules add no resources."""
+    """Return the extra resources that rules define on nodes; without any, they have no columns."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -80,9 +79,9 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return the number (C, N) of tasks of each class that fit a node without other pending tasks.
+    """Return how many tasks (C, N) of each class fit each node if no other pending task is placed.
 
-    The number is 0 for a task class without open gangs.
+    The number is 0 for classes without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
