@@ -1,9 +1,9 @@
-"""Select the engines for a problem, run the engines, and evaluate the solutions.
+"""Select and run the engines for a problem, and evaluate their solutions.
 
-The greedy plan is the first incumbent. If every level of the plan has its ideal value, no plan can
-be better, and the solver does not run. If a level misses its ideal value, a small problem is solved
-with variables for single nodes. A larger problem is solved with node classes and configurations. A
-problem that is too large for node classes is solved for a few nodes at a time.
+The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
+and the solver does not run. Otherwise, a small problem is solved with variables for single nodes, a
+larger one with node classes and configurations. A problem too large for node classes is solved for
+a few nodes at a time.
 """
 
 from __future__ import annotations
@@ -41,73 +41,72 @@ if TYPE_CHECKING:
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
-"""The maximum number of pairs of task class and node for which the engine `DIRECT` always runs."""
+"""Maximum number of (task class, node) pairs for which the engine `DIRECT` always runs."""
 
 BEST_DIRECT = 400
-"""The maximum number of class-node pairs for which `DIRECT` runs before `CONFIGURATIONS`.
+"""Maximum number of (task class, node) pairs for which `DIRECT` runs before `CONFIGURATIONS`.
 
-The limit applies if the policy has no levels over domains and many nodes have equal idle capacity.
-Without levels over domains, the model with configurations is exact except for node scores.
+It applies if many nodes have equal idle capacity and the policy has no levels over domains: the
+model with configurations is then exact except for node scores.
 """
 
 MOST_RELAXED = 20_000
-"""The maximum number of class-node pairs for `DIRECT` if many nodes differ in idle capacity."""
+"""Maximum number of (task class, node) pairs for `DIRECT` if idle capacity differs among nodes."""
 
 FEW_ROOMS = 0.25
-"""The highest ratio of distinct vectors of idle capacity to nodes at which `CONFIGURATIONS` runs
-first.
+"""Maximum ratio of distinct idle capacity vectors to nodes at which `CONFIGURATIONS` runs first.
 """
 
 PAIRS_PER_MS = 25
-"""The maximum number of class-node pairs in a model, per millisecond of the model's budget.
+"""Maximum number of (task class, node) pairs in a model per millisecond of its budget.
 
-The solver cannot build and relax a larger model within the time limit.
+The solver cannot build and relax a larger model in time.
 """
 
 CROWDED_PAIRS_PER_MS = 500
-"""The maximum number of class-node pairs per millisecond of budget, over all crowded searches.
+"""Maximum number of (task class, node) pairs per millisecond of budget, over all crowded searches.
 
-A crowded search covers a few nodes with many task classes. The model is small, but the search
-builds the model from tables of all pairs.
+A crowded search covers few nodes with many task classes. Its model is small, but is built from
+tables of all pairs.
 """
 
 ROUND_MS = 400
-"""The budget in milliseconds of one neighbourhood; larger budgets allow more neighbourhoods."""
+"""Budget of one neighbourhood in milliseconds; a larger budget allows more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
-"""The number of neighbourhoods that are searched if the search has no wall-time limit."""
+"""Number of neighbourhoods that are searched without a wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""The maximum time in milliseconds that the engines leave for other work."""
+"""Maximum time in milliseconds that the engines leave unused for other work."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""The values of `stopped` for searches without a proved bound."""
+"""The values of `stopped` of searches that prove no bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The decisions of a plan, with the value and bound of each level.
+    """The decisions of a plan, with the plan's value and a bound on each level.
 
     Attributes
     ----------
     results
         The value, bound and status of each level.
     engine, stopped
-        The engine that found the decisions, and the reason why the search ended.
+        The engine that found the decisions, and the reason why its search ended.
     relaxed
-        Names of the rules or reasons because of which the model omits gangs. A model that omits
-        gangs proves no bounds.
+        The rules or reasons that make the model omit gangs; a model that omits gangs proves no
+        bounds.
     final
-        Indices of gangs whose decisions are final.
+        Indices of the gangs whose decisions are final.
     proved
-        The bound on each level, from an earlier search. A bound holds only for plans that equal
-        `results` on all more important levels. The tuple is empty without an earlier search.
+        The bound of an earlier search on each level, or None; empty without an earlier search. A
+        bound holds only for plans that equal `results` on all more important levels.
 
     """
 
@@ -122,20 +121,18 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class LevelProgress:
-    """Progress on one objective level while a solver runs.
+    """Progress on one level during a solve.
 
     Attributes
     ----------
     number, name
         Index and name of the level.
     at_s
-        Seconds since the solver began, or deterministic seconds if there is no time limit.
+        Seconds since the solver started; deterministic seconds if there is no time limit.
     value, bound
-        The value and the bound of the level, as in the certificate. A value or bound is None while
-        unknown.
+        The value and bound of the level, as in the certificate; None if unknown.
     decisions
-        A function that returns the decisions of a new solution, or None if the solver reports only
-        a bound.
+        Returns the decisions of a new solution; None if only a bound is reported.
 
     """
 
@@ -159,7 +156,7 @@ class SolveRequest:
 def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Solution:
-    """Return the result of each level for the given decisions, with the level's ideal as bound."""
+    """Evaluate each level for the given decisions, with the level's ideal value as its bound."""
     outcome = Outcome(problem, decisions)
     results = []
     for level in levels:
@@ -174,9 +171,8 @@ def is_ideal(
 ) -> bool:
     """Return whether a plan is good enough to skip the solver.
 
-    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
-    levels over domains must have their ideal values. If the problem is too large for `DIRECT`,
-    levels over domains are also ignored.
+    If a task is unplaced, every level must have its ideal value. Otherwise only the levels over
+    domains must, unless the problem is too large for `DIRECT`.
     """
     pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -223,7 +219,7 @@ def improve(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             break
-        # Only `DIRECT` models every level, so if `DIRECT` runs, report why `DIRECT` stopped.
+        # Only `DIRECT` models every level, so report why it stopped if it runs.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -242,10 +238,10 @@ def fill_idle_capacity(
     best: Solution,
     tied: Bool,
 ) -> Solution:
-    """Return the solution with more gangs, which are placed greedily on idle capacity.
+    """Place more gangs greedily on capacity that a solution leaves idle.
 
     If a search reaches its time limit on one level, gangs of later levels may be unplaced.
-    Decisions on gangs that are tied to single nodes do not change.
+    Decisions about the gangs in the mask `tied` (G,) do not change.
     """
     tiers, levels = goal
     decisions = best.decisions
@@ -262,8 +258,8 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A bound on a level holds for every plan whose earlier levels are no worse, such as the new
-    # plan.
+    # A bound on a level holds for every plan that is no worse on earlier levels, as the new plan
+    # is.
     results = []
     for result, value in zip(best.results, values, strict=True):
         status = LevelStatus.OPTIMAL if value == result.bound else LevelStatus.FEASIBLE
@@ -273,7 +269,7 @@ def fill_idle_capacity(
 
 
 class _EngineSequence:
-    """A progress callback that reports consecutive engines as one search."""
+    """A progress callback that reports several engines as one continuous search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -284,29 +280,29 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Start the next engine, whose reported times continue after the last reported time."""
+        """Continue the reported times of the next engine from the last reported time."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""The number of quarters of the budget that each engine gets, by the number of engines.
+"""Quarters of the budget that each engine gets, keyed by the number of engines.
 
-The first of two engines gets one quarter, because the first engine finishes early or not at all.
+The first of two engines gets one quarter, because it either finishes early or not at all.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The problem that an engine solves, without gangs whose decisions are final.
+    """The problem that an engine solves, without the gangs whose decisions are final.
 
     Attributes
     ----------
     goal
-        Tiers of gangs and objective levels, with bounds that are valid for the open problem.
+        The tiers of gangs, and the levels with bounds that hold for this problem.
     decisions
         The incumbent.
     left_out
-        Names of the reasons why the problem omits gangs.
+        Names of the reasons why gangs are omitted.
 
     """
 
@@ -318,7 +314,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """Mask (G,) of gangs that node classes cannot describe, and names of the causing rules."""
+        """A mask (G,) of gangs that node classes cannot describe, and the rules responsible."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -332,8 +328,8 @@ def _exclude_final_gangs(
     final[list(incumbent.final)] = True
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
-    # Gangs that depend on final gangs by rules are final too, except by rules that
-    # `fix_decisions` already takes into account.
+    # Gangs that rules tie to final gangs are final too, except by rules that `fix_decisions`
+    # handles.
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -342,8 +338,7 @@ def _exclude_final_gangs(
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spread terms count only placed pods, not pods that start later on nominated
-    # nodes.
+    # Affinity and spread terms count only placed pods, not pods that will start on nominated nodes.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before = -1
@@ -360,18 +355,17 @@ def _exclude_final_gangs(
         selecting = {m for c in waiting for m in problem.classes.relations[c]} & near
         affected |= np.array([not selecting.isdisjoint(c) for c in carries], np.bool_)
         final[problem.gang_of[affected[problem.task_class]]] = True
-    # No other gang may use the nodes that final gangs are nominated to, even if a final gang could
-    # start on idle capacity.
+    # No other gang may use the nominated nodes of final gangs, even if it could start there now.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the engines in order; the second engine solves levels that lack a proof.
+    """Return the engines in order; a second engine solves the levels that the first does not prove.
 
-    Problems with tied gangs or levels over domains are solved node by node if the size permits.
-    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A problem
-    that is too large for the budget is solved for a few nodes at a time.
+    Problems with tied gangs or levels over domains are solved node by node if they are small
+    enough. Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A
+    problem too large for the budget is solved for a few nodes at a time.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -403,7 +397,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Solution, SolveRequest]
 ) -> Solution:
-    """Return the solution of one engine, or the incumbent if the engine's solution is worse."""
+    """Return the solution of one engine, or the incumbent if that is better."""
     levels = part.goal.levels
     incumbent, search = run
     relaxed = part.left_out
@@ -439,7 +433,7 @@ def _improve_with(
         for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
     if values == known:
-        # A solution of equal value does not replace the incumbent, so that plans are reproducible.
+        # A solution of equal value does not replace the incumbent, so plans are reproducible.
         results = tuple(map(_keep_better_bound, results, incumbent.results))
         decisions, engine = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
     return Solution(
@@ -450,10 +444,10 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Solution, SolveRequest]
 ) -> Solution:
-    """Return the best solution of a sequence of searches, each of which changes a few nodes.
+    """Improve the incumbent by a sequence of searches, each over a few nodes.
 
-    Each search starts from the best plan of the earlier searches. A search proves no bound for the
-    entire problem, so the result keeps the bounds of the incumbent.
+    Each search starts from the best plan so far. None of them proves a bound for the whole problem,
+    so the incumbent's bounds are kept.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -496,8 +490,8 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A bound on a level holds for every plan whose earlier levels are no worse, such as the new
-        # plan.
+        # A bound on a level holds for every plan that is no worse on earlier levels, as the new
+        # plan is.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -505,7 +499,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """A progress callback that converts solutions of a model to values of the problem's levels."""
+    """A progress callback that converts a model's solutions to values of the problem's levels."""
 
     def __init__(
         self,
@@ -537,8 +531,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # Values and bounds of the model do not count gangs outside the model, so compute the values
-        # again.
+        # The model does not count gangs outside of it, so compute the values from the decisions.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -555,7 +548,7 @@ class _SolverProgress:
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return the problem, incumbent and goal without gangs that node classes cannot describe."""
+    """Return problem, incumbent and goal without the gangs that node classes cannot describe."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -565,40 +558,39 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Return the problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
+    """Return problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so the known values must not count excluded
-    # gangs.
+    # The model does not count the excluded gangs, so the known values must not either.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # A bound for all gangs together does not hold for the remaining gangs alone.
+    # A bound for all gangs does not hold for the remaining gangs alone.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
-    """Return a mask (G,) of gangs with nominated tasks, which wait for terminating pods."""
+    """Return a mask (G,) of the gangs with nominated tasks, which wait for terminating pods."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
 
 
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
-    """Return the number of pairs of a task class and a node that the task fits.
+    """Return the number of (task class, node) pairs in which a task of the class fits the node.
 
-    If the number of task classes times the number of nodes exceeds 50 · `MOST_DIRECT`, return this
-    product as an upper bound.
+    If the number of classes times nodes exceeds 50 · `MOST_DIRECT`, this product is returned as an
+    upper bound.
     """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return a mask (G,) of gangs that node classes cannot describe, and the causing rules.
+    """Return a mask (G,) of the gangs that node classes cannot describe, and the rules responsible.
 
-    Tasks of tied gangs depend on other tasks of the same node, or can use too many domains.
+    Tasks of these gangs depend on other tasks of their node, or can use too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -617,7 +609,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """Return the problem that remains after the decisions on `gangs` (G,) become final."""
+    """Return the problem that remains once the decisions about `gangs` (G,) are final."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()

@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-The action `shuffle` evicts no protected pods and respects disruption budgets. A gang loses only
-surplus tasks or is evicted entirely, so no gang runs below its minimum. The action decides all
-evictions before the session places any task.
+No protected pod is evicted, and disruption budgets are respected. A gang loses only surplus tasks
+or is evicted entirely, so no gang runs below its minimum. All evictions are decided before the
+session places any task.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _COPY: Final = "~shuffle"
-"""Suffix of the key of a task's copy. No Kubernetes object has a name with `~`."""
+"""Suffix of the key of a task's copy; names of Kubernetes objects cannot contain `~`."""
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the evictions, in order, that the first plugin tier with an eviction proposes."""
+    """Return the evictions, in order, of the first plugin tier that proposes a feasible one."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -58,7 +58,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
 
 
 def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
-    """Return the snapshot with evicted tasks terminating and with reduced disruption budgets."""
+    """Return the snapshot with the evicted tasks terminating and disruption budgets reduced."""
     if not evictions:
         return snapshot
     evicted = {e.task for e in evictions}
@@ -82,7 +82,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict the tasks that a plugin proposes to move, if other rules allow the evictions."""
+        """Evict the tasks that a plugin proposes to move, as far as other rules allow it."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -111,10 +111,10 @@ class _Shuffle:
                     self._budget_left[budget] -= covers(budget, task)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the tasks to evict together: only a task itself, or the entire gang of the task.
+        """Return the tasks to evict together: the task alone, or its entire gang.
 
-        The entire gang is evicted if the gang has subgroups or a topology, or if the gang cannot
-        run without the task. The result is empty if the eviction is not allowed.
+        The gang is evicted entirely if it has subgroups or a topology, or cannot run without the
+        task. The result is empty if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
@@ -135,7 +135,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes to which tasks may move, and the remaining space on each node."""
+    """The nodes to which tasks may move, and how much load each of them can still take."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -149,7 +149,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Add a pending copy of each task, to find a new node while the task still runs."""
+        """Add a pending copy of each task, to find a new node while the task is still running."""
         if self._relief.fits and len(tasks):
             gangs_now, gang_of = self._problem.snapshot.gangs, self._running.gang_of
             copies: list[Gang] = []
@@ -176,9 +176,9 @@ class _Places:
             self._copies = {g.key: i for i, g in enumerate(gangs)}
 
     def move_task(self, v: int) -> bool:
-        """Record the move of a task from a node with too much load to a node with space.
+        """Record the move of a task from an overloaded node to a node with space.
 
-        Return whether the move is recorded.
+        Returns False if the move is not possible.
         """
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
@@ -186,7 +186,7 @@ class _Places:
         if self._relief.fits:
             node = self._find_node(v, uses)
         else:
-            # Take the node with the most space, unless all nodes together lack space.
+            # Take the node with the most space, unless even all nodes together have too little.
             lacks = (uses > np.maximum(self._space, 0).sum(axis=0)).any()
             node = None if lacks else int(np.argmax(self._space.sum(axis=1)))
         if node is None:

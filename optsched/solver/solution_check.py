@@ -1,7 +1,7 @@
-"""Checks of solver solutions, so that no invalid solution replaces the incumbent.
+"""Checks of solver results, so that no invalid solution replaces the incumbent.
 
-The checks discard every solution that violates a bound or row of the level model. The verifier
-later checks every plan against the rules of the policy.
+Solutions that violate a bound or row of the level model are discarded. The verifier later checks
+every plan against the rules of the policy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ INVALID_SOLUTION = "the solution violates the model and is not used"
 def solve_checked(
     solver: Solver, model: LevelModel, limits: Limits, on_step: OnStep = None
 ) -> Solved:
-    """Return the updates of a solve, without updates whose solutions violate the model.
+    """Solve a level model, and drop the updates whose solutions violate the model.
 
-    If an update is discarded, the text `stopped` also states that a solution was invalid.
+    If an update is dropped, `stopped` also states that a solution was invalid.
     """
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))
@@ -36,7 +36,7 @@ def solve_checked(
 
 
 def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether the value, bound and solution of an update are consistent with the model."""
+    """Return whether value, bound and solution of an update are consistent with the model."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]
@@ -51,7 +51,7 @@ def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether the solution in a solver update satisfies all variable bounds and rows."""
+    """Return whether the solution of an update satisfies all variable bounds and rows."""
     solution = update.solution
     if not _is_integer_array(solution, model.lower.shape):
         return False
@@ -69,9 +69,9 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
-    """Return the number (C,) of tasks of each class that a solution's configurations supply.
+    """Return how many tasks (C,) of each class the configurations of a solution supply.
 
-    Return None if a configuration is invalid.
+    Returns None if a configuration is invalid.
     """
     of, tasks, uses = update.use_class, update.use_tasks, update.uses
     num_classes, num_kinds = len(nodes.request), len(nodes.multiplicity)

@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: the placed tasks, and the tasks that the minimum still needs.
+    """The progress of a gang: its placed tasks, and the tasks that its minimum still needs.
 
     Attributes
     ----------
     sequence, runs
-        Runs of equal tasks in task order. `sequence` holds a pair (entry, number of tasks) for each
-        run, and `runs` holds a list [entry, number of unplaced tasks]. An entry is the index of a
-        group of equal tasks in the gang.
+        Runs of equal tasks in task order, as (entry, number of tasks) pairs and as [entry, number
+        of unplaced tasks] lists. An entry is the index of a group of equal tasks of the gang.
     done
-        Number of placed tasks of each entry (equal tasks).
+        Number of placed tasks per entry.
     need, need_role
-        The number of tasks that the minimum still needs, in total and by role.
+        Number of tasks that the minimum still needs, in total and by role.
     failed
-        Entries for which no node was found. Failed entries are not tried again.
+        Entries for which no node was found; they are not tried again.
 
     """
 
@@ -51,17 +50,17 @@ class Cursor:
 
     @property
     def has_minimum(self) -> bool:
-        """Whether the gang has reached its minimum, in total and by role."""
+        """Whether the gang has its minimum, in total and by role."""
         return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether the gang has an unplaced task for which no search for a node has failed."""
+        """Whether the gang has an unplaced task whose entry has not failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
 class _Step(NamedTuple):
-    """One placement in the undo log: the tasks, the node table, and the array of chosen nodes.
+    """One placement in the undo log: the tasks, the node table and the array of chosen nodes.
 
     `number` is the sum of `counts`.
     """
@@ -78,7 +77,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Index arrays of a problem as lists, because reading single numbers from lists is faster."""
+    """Index arrays of a problem as lists, because reading single elements of lists is faster."""
 
     class_of: list[int]
     start: list[int]
@@ -88,22 +87,20 @@ class _TaskIndex:
 
 
 class PlacementState:
-    """Placements and nominations of the greedy pipeline.
+    """The placements and nominations of the greedy pipeline.
 
     Attributes
     ----------
     node_of, nominated
-        (T,) index of the node of each task, and (T,) index of the nominated node. The index is
-        `UNPLACED` if a task has no such node.
+        (T,) node index and (T,) nominated node index of each task, or `UNPLACED`.
     ledger, plugins
-        `ledger` holds the totals of the session. The object `plugins` calls the extension points of
-        plugins.
+        The totals of the session, and the plugins' implementations of extension points.
     table
         Node table of idle capacity.
     later
         Node table of future idle capacity, or None if no pod is terminating.
     changes
-        Number of commits that contained placements or nominations.
+        Number of commits that contained a placement or nomination.
 
     """
 
@@ -113,8 +110,8 @@ class PlacementState:
         self.plugins = GreedyPlugins(problem, rules, self.ledger)
         self.table = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # On an overcommitted node, the idle amounts start below zero. The amounts that terminating
-        # pods release first reduce the excess.
+        # On an overcommitted node, idle starts below zero: capacity that terminating pods release
+        # first reduces the excess.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -149,25 +146,23 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: I64) -> I64:
-        """Return, in order, the gangs (m,) with an unplaced task for which no search has failed."""
+        """Return those of `gangs` (m,) that have an unplaced task whose entry has not failed."""
         done = [gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks]
         return without_marked(gangs, done, self.problem.num_gangs)
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether a search for a node for tasks of a gang has failed since the last undo."""
+        """Return whether no node was found for an entry of the gang since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
     def class_of(self, gang: int, entry: int) -> int:
-        """Return the task class of an entry (a group of equal tasks) of a gang."""
+        """Return the task class of an entry of a gang."""
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether all tasks of each class of a rigid gang fit idle capacity and shares.
+        """Return False if the idle capacity or a queue's limit rules out that a rigid gang starts.
 
-        Each task class is checked without the other classes.
-
-        Returns True for gangs that are not rigid.
+        Each task class is checked without the others. Returns True for gangs that are not rigid.
         """
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
@@ -183,16 +178,16 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks of a gang, in order, until the gang has its minimum or no node fits."""
+        """Place tasks of a gang in order until it has its minimum or no node fits."""
         self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate future idle capacity for the tasks of the minimum that have no node."""
+        """Nominate future idle capacity for the tasks that the minimum still needs."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, nominations: Nominations) -> bool:
-        """Place a gang on the nominated nodes and return True, or return False without changes."""
+        """Place a gang on its nominated nodes, or return False and change nothing."""
         left = self._place_at_nominations(gang, nominations, ((self.table, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.plugins.all_rules_hold(gang):
             self.commit()
@@ -201,10 +196,9 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, nominations: Nominations) -> bool:
-        """Keep a gang's nominations until the nodes are idle; return False if the gang cannot fit.
+        """Keep a gang's nominations until their nodes are idle; return False if it cannot fit.
 
-        If the minimum of the gang fits idle capacity, the gang starts, and only the remaining tasks
-        wait.
+        If the gang's minimum fits idle capacity, the gang starts, and only its other tasks wait.
         """
         now = (self.table, self.node_of)
         left = self._place_at_nominations(gang, nominations, (now,))
@@ -236,7 +230,7 @@ class PlacementState:
     ) -> Nominations:
         """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
-        The node tables in `places` are tried in order. Some tasks fit only after other tasks are
+        The node tables in `places` are tried in order. A task may fit only after another one is
         placed, so the attempts are repeated until no further task fits.
         """
         left, placed, before = list(nominations), 0, -1
@@ -253,7 +247,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, nomination: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks on the node of a nomination, and return the number of placed tasks."""
+        """Place tasks on the node of a nomination, and return how many were placed."""
         entry, node, number = nomination
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -280,7 +274,7 @@ class PlacementState:
 
     @property
     def future(self) -> NodeTable:
-        """The node table of future idle capacity, created on first use if no pod is terminating."""
+        """The node table of future idle capacity, created on demand if no pod is terminating."""
         if self.later is None:
             self.later = NodeTable(self.problem, self.rules, self._short + self.table.idle)
             self.later.used[:] = self.table.used
@@ -288,17 +282,17 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts (R,) that a victim on a node will release after termination."""
+        """Add the amounts (R,) that a victim on a node releases once it has terminated."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node for a task of an entry (equal tasks); return False if no task fits."""
+        """Nominate a node for one task of an entry; return False if the task does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Turn the placements since the last commit into nominations, and commit the nominations.
+        """Turn the placements since the last commit into nominations and commit them.
 
-        Nominated tasks use the capacity that terminating pods release, before idle capacity.
+        Nominated tasks first use the capacity that terminating pods release, then idle capacity.
         """
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)
@@ -318,8 +312,7 @@ class PlacementState:
     def _start_in(self, gang: int, table: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Role minimums come first, because capacity may be sufficient only for the minimum of the
-        # gang.
+        # Role minimums come first, because capacity may suffice only for the gang's minimum.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -329,7 +322,7 @@ class PlacementState:
                     self.place_tasks(gang, run, most, (table, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks of a gang in order; return the number of placed tasks."""
+        """Place up to `number` more tasks of a gang in order; return how many were placed."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -340,7 +333,7 @@ class PlacementState:
         return placed
 
     def commit(self) -> None:
-        """Commit all placements and clear the undo log; committed placements cannot be undone."""
+        """Commit all placements and clear the undo log."""
         self.changes += bool(self._steps)
         self._steps.clear()
 
@@ -354,7 +347,7 @@ class PlacementState:
         self.undo_to(gang, 0)
 
     def undo_to(self, gang: int, mark: int) -> None:
-        """Undo the placements of a gang until the undo log has the length `mark`."""
+        """Undo placements of a gang until the undo log has length `mark`."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
             step.answer[step.first : step.first + step.number] = UNPLACED
@@ -375,9 +368,9 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `most` tasks of one run of equal tasks; return the number of placed tasks.
+        """Place up to `most` tasks of one run of equal tasks; return how many were placed.
 
-        `where` holds the node table, and the array (T,) in which the chosen nodes are stored.
+        `where` holds the node table, and the array (T,) that stores the chosen nodes.
         """
         entry = run[0]
         task_class = self.class_of(gang, entry)
@@ -421,8 +414,7 @@ class PlacementState:
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
-        Returns an array with the node and an array with the count 1. If no node fits, the two
-        returned arrays are empty.
+        Returns the node and the count 1 as arrays, which are empty if no node fits.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(table.scores(task_class))

@@ -1,7 +1,4 @@
-"""Call the implementations of all plugins of a policy for the greedy pipeline.
-
-The calls are grouped by extension point.
-"""
+"""Call the plugins of a policy for the greedy pipeline, grouped by extension point."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ _UNSWITCHED = (
     "record_enqueued",
     "victim_queue_key",
 )
-"""Plugin methods that are called even if the policy disables extension points."""
+"""Plugin methods that are called regardless of the extension points that a policy enables."""
 
 _VOTES = {
     "enqueue_vote": (Switch.JOB_ENQUEUED, ""),
@@ -63,9 +60,9 @@ _VOTES = {
     "gang_preemptable": (Switch.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Switch.RECLAIMABLE, "reclaimable"),
 }
-"""For each vote, the extension point that enables the vote, and a replacement method.
+"""For each vote, the extension point that enables it, and a replacement method.
 
-The replacement is called if a plugin does not define the vote. An empty name means no replacement.
+The replacement is called if a plugin does not define the vote; "" means no replacement.
 """
 
 
@@ -75,51 +72,51 @@ _VOTE_OF_ACTION = {
     GANG_PREEMPT: "gang_preemptable",
     GANG_RECLAIM: "gang_reclaimable",
 }
-"""The vote that names the victims of each action."""
+"""For each action, the vote that decides on its victims."""
 
 _REACH_OF_ACTION = {PREEMPT: "preempt_reach", RECLAIM: "reclaim_reach"}
 """The method of `VictimReach` that bounds the victims of each action."""
 
 
 class QueueGate(Protocol):
-    """A plugin that stops allocation to overused queues (Volcano `Overused`)."""
+    """A plugin that stops allocation for overused queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a queue may place no further task in this session."""
+        """Return whether a queue may place no more tasks in this session."""
 
 
 class GangGate(Protocol):
-    """A plugin that can exclude gangs from starting; the pipeline skips excluded gangs."""
+    """A plugin that can prevent gangs from starting."""
 
     def may_start(self, gang: int) -> bool:
         """Return False only if the gang certainly cannot start."""
 
 
 class Starvation(Protocol):
-    """A plugin that votes for the gangs for which tasks may be evicted (Volcano `JobStarving`)."""
+    """A plugin that votes on whether tasks may be evicted for a gang (Volcano `JobStarving`)."""
 
     def is_starving(self, gang: int) -> bool:
         """Return whether tasks may be evicted for a gang."""
 
 
 class Reclaiming(Protocol):
-    """A plugin that decides which queues reclaim from which queues (Volcano `Preemptive`)."""
+    """A plugin that decides which queues may reclaim from others (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Return whether a queue may reclaim capacity for a task of a class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on the number of further tasks of a class that a queue may place.
+        """Return an upper bound on how many more tasks of a class a queue may place.
 
-        The bound is valid for any choice of victims.
+        It holds for any choice of victims.
         """
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the sort key of a queue to reclaim from; the reverse queue order breaks ties."""
+        """Return the sort key of a queue to reclaim from; reverse queue order breaks ties."""
 
 
 class Preempting(Protocol):
-    """A plugin whose limit on a queue rises if running tasks of the queue are evicted."""
+    """A plugin whose limit on a queue rises when running tasks of the queue are evicted."""
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
         """Return an upper bound on `max_tasks` after evictions in the queue.
@@ -129,33 +126,32 @@ class Preempting(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that lists all possible victims, so that other tasks are skipped."""
+    """A plugin that can list all possible victims, so that other tasks can be skipped."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
+        """Return a mask (V,) of the tasks that `preemptable` may return, or None for all tasks."""
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) of all tasks that `reclaimable` can return, or None for all tasks."""
+        """Return a mask (V,) of the tasks that `reclaimable` may return, or None for all tasks."""
 
 
 class GangPreemption(Protocol):
-    """A plugin that names different victims in the actions `gangpreempt` and `gangreclaim`."""
+    """A plugin that allows different victims in the actions `gangpreempt` and `gangreclaim`."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may preempt in the action `gangpreempt`, or None."""
+        """Return the victims that a gang may evict in the action `gangpreempt`, or None."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may reclaim in the action `gangreclaim`, or None."""
+        """Return the victims that a gang may evict in the action `gangreclaim`, or None."""
 
 
 class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the task order as pairs (entry index, number of tasks), or None without an order.
+        """Return the task order as (entry index, number of tasks) pairs, or None for no order.
 
-        The pairs have the same meaning as in `GangShape.sequence`. The numbers of all pairs with
-        the same entry sum to the task count of the entry.
+        The pairs are as in `GangShape.sequence`: the numbers of an entry add up to its task count.
         """
 
 
@@ -163,33 +159,32 @@ class LiveScoring(Protocol):
     """A plugin whose node scores depend on earlier placements of the session."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function whose scores are added to `Rule.scorer`, or None without live scores.
+        """Return a function whose scores are added to those of `Rule.scorer`, or None.
 
-        The function maps a mask (N,) of nodes that a task fits to scores (N,). If an entry (equal
-        tasks of a gang) has such a function, the tasks of the entry are placed one at a time.
+        The function maps a mask (N,) of nodes that fit a task to scores (N,). Tasks of an entry
+        with such a function are placed one at a time.
         """
 
 
 class PlacementRecord(Protocol):
-    """A plugin that records placements by entry (equal tasks of a gang), not by task class."""
+    """A plugin that records placements by entry (a gang's equal tasks) instead of task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record a placement of tasks of one entry (equal tasks of a gang)."""
+        """Record a placement of tasks of one entry."""
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that placements of tasks are nominations, so that the tasks do not run yet."""
+        """Record that placed tasks are only nominated and do not run yet."""
 
 
 class GreedyPlugins:
-    """The implementations of a policy's plugins for the greedy pipeline, in policy order.
+    """The plugins of a policy, in policy order, as the greedy pipeline calls them.
 
     Attributes
     ----------
     orders_by_class
-        True if all gangs of a class have the same sort key until a task of one gang of the class is
-        placed.
+        Whether all gangs of a class have the same sort key until a task of one of them is placed.
     reads_labels
-        True if a plugin reads labels, so that results for gangs of the same class may differ.
+        Whether a plugin reads labels, so that results may differ between gangs of a class.
 
     """
 
@@ -232,10 +227,10 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
-        """Add the filters that apply after all terminating pods have terminated.
+        """Add the filters that apply once all terminating pods have terminated.
 
-        A custom plugin without the method `fits_later` is set up a second time, for the problem
-        without terminating pods.
+        A custom plugin without `fits_later` is opened a second time, for the problem without
+        terminating pods.
         """
         later: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
@@ -256,23 +251,23 @@ class GreedyPlugins:
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
     def is_starving(self, gang: int) -> bool:
-        """Return whether tasks may be evicted for a gang; the first tier with votes decides."""
+        """Return whether tasks may be evicted for a gang; the first tier that votes decides."""
         return bool(self._tiers["is_starving"]) and all(
             method(gang) for method in self._tiers["is_starving"][0]
         )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the sort key of a queue to reclaim from; smaller keys come first."""
+        """Return the sort key of a queue to reclaim from; the smallest key comes first."""
         return tuple(
             part for key in self._methods["victim_queue_key"] for part in key(queue, claimer)
         )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether every plugin lets a queue reclaim capacity for a task of a class."""
+        """Return whether all plugins let a queue reclaim capacity for a task of a class."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on `max_tasks` that is valid for any choice of victims."""
+        """Return an upper bound on `max_tasks` that holds for any choice of victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
         return min(bounds, default=int(UNLIMITED))
 
@@ -282,10 +277,10 @@ class GreedyPlugins:
         return min(bounds, default=int(UNLIMITED))
 
     def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the tasks among `victims` that plugins let a gang evict in an action.
+        """Return those of `victims` that plugins let a gang evict in an action.
 
-        The first tier decides in which all voting plugins vote for a common victim. Returns an
-        empty array if no tier agrees.
+        The first tier whose voting plugins agree on at least one victim decides. If there is none,
+        the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None
@@ -303,7 +298,7 @@ class GreedyPlugins:
         return victims[:0]
 
     def find_possible_victims(self, action: str, gang: int) -> Bool | None:
-        """Return a mask (V,) of all tasks that `find_allowed_victims` can return in an action.
+        """Return a mask (V,) of the tasks that `find_allowed_victims` may return in an action.
 
         The action is preempt or reclaim. Returns None if a tier may vote for every task.
         """
@@ -316,14 +311,14 @@ class GreedyPlugins:
         return reach
 
     def movable(self, victims: I64) -> I64:
-        """Return the tasks among `victims` that every plugin allows to be moved."""
+        """Return those of `victims` that every plugin allows to move."""
         for method in self._methods["movable"]:
             victims = method(victims)
         return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """The widest reach of any plugin: the queues whose tasks may affect a queue's sort key."""
+        """How far queue sort keys depend on other queues: the maximum over all plugins."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]
@@ -338,7 +333,7 @@ class GreedyPlugins:
         return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the gangs that plugins place before all other gangs, and second all other gangs."""
+        """Yield the gangs that plugins place before all others, then the other gangs."""
         rest = list(gangs)
         first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
@@ -348,28 +343,28 @@ class GreedyPlugins:
         yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a plugin excludes a queue from further allocations in this session."""
+        """Return whether a plugin excludes a queue from further allocation in this session."""
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return the maximum number of further tasks of a class that plugins let a queue place."""
+        """Return how many more tasks of a class plugins let a queue place."""
         least = int(UNLIMITED)
         for bound_of in self._methods["max_tasks"]:
             least = min(least, bound_of(queue, task_class))
         return least
 
     def may_start(self, gang: int) -> bool:
-        """Return False if a plugin excludes a gang from starting."""
+        """Return whether all plugins let a gang start."""
         return all(method(gang) for method in self._methods["may_start"])
 
     def all_rules_hold(self, gang: int) -> bool:
-        """Return whether the placements of a gang satisfy every rule."""
+        """Return whether a gang's placements satisfy every rule."""
         return all(method(gang) for method in self._methods["holds"])
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return a mask (N,) of nodes that one more task of a gang fits, or None for all nodes.
+        """Return a mask (N,) of nodes that fit one more task of a gang, or None for all nodes.
 
-        If `later` is True, terminating pods are assumed to have terminated. Gang -1 stands for any
+        If `later` is True, all terminating pods are assumed to have terminated. Gang -1 means any
         gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
@@ -381,12 +376,12 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return a gang's task order, which the first plugin with an order sets, or None."""
+        """Return a gang's task order as set by the first plugin that has one, or None."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
     def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
-        """Return a gang entry's (equal tasks) node scorers that depend on earlier placements."""
+        """Return the scorers of an entry that depend on earlier placements in the session."""
         if not self._methods["live_scorer"]:
             return []
         if (gang, entry) not in self._live_scorers:
@@ -400,20 +395,20 @@ class GreedyPlugins:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks of a gang's entry (equal tasks) are placed on nodes."""
+        """Record that tasks of an entry of a gang are placed on nodes."""
         for note in self._methods["record_tasks"]:
             note(gang, entry, nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that placements of tasks are only nominations."""
+        """Record that placed tasks are only nominated."""
         for note in self._methods["record_nomination"]:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
-        """Return whether plugins allow the enqueueing of a gang.
+        """Return whether plugins let a gang be enqueued.
 
-        The first tier of plugins that rejects or permits the gang decides. If plugins of one tier
-        disagree, the rejection decides.
+        The first tier that permits or rejects the gang decides; within a tier, a rejection
+        prevails.
         """
         for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]

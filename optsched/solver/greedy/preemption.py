@@ -1,10 +1,9 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task and node by node. The plugins of each tier vote on the victims. If the policy
-enables `gang` or `tdm`, the evictions for a gang are undone unless the gang's entire minimum gets
-nodes. Volcano breaks ties randomly, and the module `preemption` breaks ties by name. The nodes of
-victims are nominated to the gang.
+gang, task by task and node by node, with votes of each tier of plugins. If the policy enables
+`gang` or `tdm`, evictions for a gang are undone unless its whole minimum gets nodes. Ties are
+broken by name; Volcano breaks them at random. The victims' nodes are nominated for the gang.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.queue_order import GangOrder, Key
 
 _Entry = tuple[int, int]
-"""A gang index, and the index of an entry (a group of equal tasks) of this gang."""
+"""A gang index, and the index of one of its entries (groups of equal tasks)."""
 
 _LOWEST = 2**31
-"""The addend to each victim's priority, so that an additional victim never lowers the cost."""
+"""Added to each victim's priority, so that an additional victim never lowers the cost."""
 
 
 @dataclass(frozen=True)
 class _Keys:
     """A cache of negated sort keys of gangs and queues, and of sort keys of victims.
 
-    The attribute `of_victim` holds the sort keys of running tasks, by reclaiming queue. The cache
-    is valid until a placement or an eviction changes sort keys.
+    `of_victim` holds the sort keys of running tasks per reclaiming queue. The cache is valid until
+    a placement or eviction changes sort keys.
     """
 
     of_gang: dict[int, Key] = field(default_factory=dict)
@@ -62,10 +61,10 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """One gang of each gang class that may evict the same tasks in the same action.
+    """One gang of each class among those that may evict the same tasks in the same action.
 
-    `lacking` holds the classes that miss their minimum even if all these tasks are evicted. The
-    set is valid as long as the number of commits is `num_commits`.
+    `lacking` holds the classes that miss their minimum even if all these tasks are evicted. It is
+    valid as long as the number of commits is `num_commits`.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -74,13 +73,12 @@ class _Rivals:
 
 
 class GreedyPreemption:
-    """The evictions of the greedy pipeline.
+    """Selects and records the evictions of the greedy pipeline.
 
     Attributes
     ----------
     placing, running, plugins
-        `placing` holds the placements of the session. `running` holds the running tasks, and
-        `plugins` calls the extension points of plugins.
+        The session's placements, its running tasks, and the plugins' implementations.
     log
         The evictions of the session.
 
@@ -95,10 +93,9 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Set up preemption; no task is evicted yet.
+        """Once `is_late` returns True, no further gang is tried.
 
-        After `is_late` has returned True, no further gang is tried. If `weighs` is True, the action
-        `preempt` compares all nodes by the cost of the victims on the node.
+        If `weighs` is True, the action `preempt` compares all nodes by the cost of their victims.
         """
         self.placing = placing
         self.plugins = placing.plugins
@@ -118,7 +115,7 @@ class GreedyPreemption:
 
     @cached_property
     def _atomic(self) -> bool:
-        """Whether all evictions for a gang are undone if the gang does not reach its minimum."""
+        """Whether evictions for a gang are undone if it does not reach its minimum."""
         rules = self.placing.rules
         return any(rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
 
@@ -149,9 +146,9 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: I64) -> None:
-        """Evict less important tasks of other gangs in the queue, and of the same gang second.
+        """Evict lower-priority tasks of other gangs in the queue first, then of the same gang.
 
-        As in Volcano, no task is evicted for gangs with a network topology.
+        As in Volcano, no tasks are evicted for gangs with a network topology.
         """
         with self.ignoring_possible_victims():
             self._refused.clear()
@@ -167,7 +164,7 @@ class GreedyPreemption:
                     gang, PREEMPT, self.tasks_of_other_gangs
                 ):
                     line.rejoin(gang)
-            # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
+            # Gangs without running tasks have nothing to evict within the gang.
             exchanging = self._running_gangs.intersection(starving)
             for gang in sorted(exchanging, key=self.gang_key):
                 while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
@@ -175,9 +172,9 @@ class GreedyPreemption:
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """Return a context in which node filters for future idle capacity ignore running gangs.
+        """Return a context in which filters for future idle capacity ignore running gangs.
 
-        Tasks of running gangs may become victims, so running tasks must not exclude nodes.
+        Tasks of running gangs may become victims, so they must not exclude nodes.
         """
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
@@ -192,10 +189,10 @@ class GreedyPreemption:
             self._reclaim_once(gangs, is_overused)
 
     def iterate_attempts(self) -> Iterator[None]:
-        """Yield for each attempt to reclaim.
+        """Yield once per attempt to reclaim.
 
-        Only in the last attempt, claims within a guarantee override budgets that yield to
-        guarantees, so that no budget is overridden if other evictions help.
+        Only in the last attempt may reclaims within a guarantee override budgets that yield to
+        guarantees, so that no budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -224,10 +221,10 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Call `attempt` for starving gangs in queue order, and repeatedly while a gang succeeds.
+        """Call `attempt` for starving gangs in queue order, again and again while it succeeds.
 
-        If no evictions were committed since a queue was sorted, gangs for which `is_refused`
-        returns True are skipped. Skipping gangs does not change the order of queues.
+        Gangs for which `is_refused` is true are skipped, provided that nothing was committed since
+        their queue was sorted. This does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
@@ -245,7 +242,7 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self.log.num_commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether an action has no effect, because no gang fits a node even after evictions.
+        """Return whether an action is futile: no gang fits any node even after evictions.
 
         One gang of each gang class is checked.
         """
@@ -284,8 +281,8 @@ class GreedyPreemption:
     def _is_refused(self, gang: int, action: str) -> bool:
         """Return whether evictions cannot help a gang.
 
-        Either a bound shows that too few tasks fit, or a gang of the same class has found no
-        victims, without changes since then.
+        Either a bound shows that too few of its tasks fit, or no victims were found for a gang of
+        the same class and nothing has changed since.
         """
         if not self._atomic:
             return False
@@ -306,8 +303,8 @@ class GreedyPreemption:
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
         """Return a key; gangs of classes with equal keys may evict the same tasks in an action.
 
-        The action `preempt` depends on the queue and the priority of a gang. The action `reclaim`
-        depends on the queue and on the requested resources.
+        In `preempt`, these tasks depend on the gang's queue and priority; in `reclaim`, on its
+        queue and the resources it requests.
         """
         problem = self._problem
         part: int | bytes = int(problem.priority[gang])
@@ -317,15 +314,15 @@ class GreedyPreemption:
 
     @cached_property
     def _can_bound(self) -> bool:
-        """Whether bounds on the tasks that evictions make possible are valid."""
+        """Whether upper bounds on the tasks that fit after evictions are valid."""
         is_bounded = self._atomic and self._gang_classes.is_known
         return is_bounded and not bool(self._floors.overridable.any())
 
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        All classes that may evict the same tasks are checked together, again after each commit. The
-        result is False for gangs with running or placed tasks.
+        All classes that may evict the same tasks are checked together, and again after each commit.
+        The result is False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)
@@ -351,7 +348,7 @@ class GreedyPreemption:
         most_tasks = partial(plugins.most_reclaimed, queue)
         if action == PREEMPT:
             freed: list[int] = running.request[candidates].sum(axis=0).tolist()
-            # Without victims, the queue gets no further share, so the present share is a bound.
+            # Without victims, the queue's limit does not rise, so its current limit is a bound.
             most_tasks = (
                 partial(plugins.most_preempted, queue, freed=freed)
                 if len(candidates)
@@ -363,13 +360,13 @@ class GreedyPreemption:
 
     @cached_property
     def _preempting(self) -> I64:
-        """The number (E,) of tasks of each entry (equal tasks) that may preempt."""
+        """The number (E,) of tasks of each entry that may preempt."""
         problem = self._problem
         may_preempt = np.array([s.preempts for s in problem.classes.shapes], np.bool_)
         return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
 
     def starving(self, gangs: I64) -> list[int]:
-        """Return the gangs among `gangs` (m,) for which running tasks may be evicted."""
+        """Return those of `gangs` (m,) for which running tasks may be evicted."""
         may_preempt = np.asarray(self._requested_by_shape.any(axis=1))
         chosen = gangs[may_preempt[self._problem.shape_of[gangs]]]
         starve, class_of = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
@@ -377,11 +374,11 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether the session evicts tasks of a gang; such a gang gets no nodes."""
+        """Return whether this session evicts tasks of a gang; such a gang gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
-        """Return the sort key of a gang for which tasks may be evicted."""
+        """Return the sort key of a gang, with creation time and index as tie-breakers."""
         return self._order.entry(gang)
 
     def queue_order(self, queue: int) -> tuple[Key, int, int]:
@@ -392,14 +389,14 @@ class GreedyPreemption:
     # --- one gang --------------------------------------------------------------------------------
 
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Evict tasks for a starving gang; return whether nodes are nominated to the gang.
+        """Evict tasks for a starving gang; return whether nodes are nominated for it.
 
-        If the policy enables `gang` or `tdm` and the gang does not reach its minimum, all evictions
-        for the gang are undone.
+        If the policy enables `gang` or `tdm` and the gang misses its minimum, all evictions are
+        undone.
         """
         if self.is_losing_tasks(gang):
             return False
-        # Failures of gangs with running tasks or failed entries say nothing about other gangs.
+        # A failure of a gang with running tasks or failed entries does not apply to other gangs.
         is_typical = gang not in self._running_gangs and not self.placing.has_failed_entry(gang)
         number = self._gang_classes.class_now(gang) if self._atomic and is_typical else ALONE
         if number in self._refused:
@@ -425,9 +422,9 @@ class GreedyPreemption:
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        The check uses an upper bound on the number of tasks that fit the nodes and the queue
-        shares. The check assumes that the candidates do not change during evictions for the gang.
-        The result is False if protected tasks could become candidates.
+        The check uses upper bounds on the tasks that fit on nodes and within queue limits. It
+        assumes that evictions for the gang do not change the candidates, and returns False if
+        protected tasks could become candidates.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         if not self._can_bound or cursor.has_minimum:
@@ -444,14 +441,14 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if action == PREEMPT and not len(candidates):
-            # Without victims, the queue gets no further share, so its present share is a bound.
+            # Without victims, the queue's limit does not rise, so its current limit is a bound.
             for entry, number in left.items():
                 most = self.plugins.max_tasks(queue, self.placing.class_of(gang, entry))
                 left[entry] = min(number, most)
             if sum(left.values()) < cursor.need:
                 return True
         if len(candidates) > self._problem.num_nodes:
-            return False  # With many candidates, the check takes more time than the skipped search.
+            return False  # with many candidates, the check takes longer than the search it avoids
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -472,7 +469,7 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _preempt_within_gang(self, gang: int) -> bool:
-        """Evict tasks of a gang for a more important task of the same gang.
+        """Evict tasks of a gang for a higher-priority task of the same gang.
 
         Returns False if no unplaced task of the gang gets a node.
         """
@@ -485,7 +482,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the entries (equal tasks) of a gang that may preempt, ordered by first task."""
+        """Return the gang's entries that may preempt, in the order of their first tasks."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -501,7 +498,7 @@ class GreedyPreemption:
         self.placing.undo(gang)
 
     def commit(self, gang: int, action: str) -> bool:
-        """Commit the evictions for a gang, or undo all and return False if a rule is violated."""
+        """Commit the evictions for a gang; if a rule is violated, undo them and return False."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.log.uncommitted or all(shapes[c].preempts for c in placed)
@@ -520,14 +517,14 @@ class GreedyPreemption:
     # --- candidates ------------------------------------------------------------------------------
 
     def tasks_of_other_gangs(self, gang: int) -> Bool:
-        """Return a mask (V,) of the evictable tasks of other gangs in the queue of a gang."""
+        """Return a mask (V,) of the evictable tasks of other gangs in the gang's queue."""
         running = self.running
         same = self.log.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
 
     def tasks_of_other_queues(self, gang: int) -> Bool:
-        """Return a mask (V,) of the evictable tasks in queues from which a gang may reclaim."""
+        """Return a mask (V,) of the evictable tasks in queues from which the gang may reclaim."""
         queue = self.running.queue_of
         lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
         free = self.log.evictable | self._waived(gang)
@@ -537,9 +534,9 @@ class GreedyPreemption:
     def _waived(self, gang: int) -> Bool:
         """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
 
-        The mask contains only tasks that nothing but annotations protects, or, in the last attempt
-        to reclaim, budgets that yield to guarantees. A gang may evict protected tasks if the gang
-        stays within the guarantee of its queue or of an ancestor.
+        A gang may evict them only within the guarantee of its queue or of an ancestor. They are
+        protected by nothing but annotations or, in the last attempt to reclaim, by nothing but
+        annotations and budgets that yield to guarantees.
         """
         floors = self._floors
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
@@ -550,7 +547,7 @@ class GreedyPreemption:
         return waived
 
     def _find_covered(self, gang: int) -> Bool:
-        """Return a mask (V,) of the tasks that a gang may reclaim within a guarantee now."""
+        """Return a mask (V,) of the tasks that a gang may now reclaim within a guarantee."""
         shapes, classes = self._problem.classes, self.entries(gang)
         cursor, ledger = self.placing.cursor(gang), self.placing.ledger
         request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
@@ -561,16 +558,16 @@ class GreedyPreemption:
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
     def is_possible_victim(self, v: int, candidates: Bool) -> bool:
-        """Return whether a running task is evictable, or a candidate that overrides budgets."""
+        """Return whether a task is evictable, or is a candidate while budgets are overridden."""
         overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.log.evicted
         return bool(self.log.evictable[v]) or overrides
 
     def _queues_in_debt(self, gang: int) -> Bool:
-        """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
+        """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
-        The queue of the gang or one of its ancestors must have a claim. If only the parent queue
-        has a claim, child queues may not reclaim from each other. Otherwise, the gangs of the child
-        queues would evict each other alternately.
+        The gang's queue or one of its ancestors must be entitled to capacity. If only a parent
+        queue is entitled, its child queues may not reclaim from each other; otherwise their gangs
+        would evict each other in turn.
         """
         queue = int(self._problem.queue_of[gang])
         requested = self._requested_by_shape[self._problem.shape_of[gang]]
@@ -586,7 +583,7 @@ class GreedyPreemption:
 
     @cached_property
     def _requested_by_shape(self) -> Bool:
-        """A mask (S, R) of the resources that the preempting tasks of each gang shape request."""
+        """A mask (S, R) of the resources that preempting tasks of each gang shape request."""
         problem, shapes = self._problem, self._problem.shapes
         entries = np.flatnonzero(self._preempting)
         found = np.zeros((len(shapes.shapes), len(problem.resources)), np.bool_)
@@ -601,7 +598,7 @@ class GreedyPreemption:
     ) -> bool:
         """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
 
-        If `takes_idle` is True, nodes that the task fits without victims come first. In Volcano,
+        If `takes_idle` is True, nodes that fit the task without victims come first. In Volcano,
         `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by
         score.
         """
@@ -633,11 +630,12 @@ class GreedyPreemption:
         nodes: Iterable[int] = self._nodes(task_class, action, possible, takes_idle=takes_idle)
         is_known = self._gang_classes.is_known
         if takes_idle and is_known and self.plugins.max_tasks(queue, task_class) <= 0:
-            # The queue gains a share for another task only on a node with victims.
+            # The queue's limit allows another task only after evictions, so skip nodes without
+            # candidates.
             with_victims = set(self.running.node_of[possible].tolist())
             nodes = (node for node in nodes if node in with_victims)
         if takes_idle and self.placing.table.is_tied(task_class):
-            # Other pods exclude some nodes, which only evictions on these nodes could change.
+            # Other pods exclude some nodes, and only evictions on those nodes could change that.
             allowed = self.plugins.fits(gang, task_class, later=True)
             if allowed is not None:
                 has_candidates = set(on_node.tolist())
@@ -650,7 +648,7 @@ class GreedyPreemption:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """Return a mask (V,) that contains all running tasks that plugins may name as victims."""
+        """Return a mask (V,) that covers all running tasks that plugins may allow as victims."""
         if not self._gang_classes.is_known:
             return np.True_
         found = self.plugins.find_possible_victims(action, gang)
@@ -659,11 +657,11 @@ class GreedyPreemption:
     def _by_cost(
         self, entry_of_gang: _Entry, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
-        """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
+        """Return the nodes that fit a task after evictions, cheapest first (`preempt.go`).
 
-        Nodes are compared by the highest priority of the victims, next by the sum of the victims'
-        priorities, and last by the number of victims. Among equal nodes, a node is cheaper if the
-        victims with the highest priority started later.
+        Nodes are compared by the highest priority among the victims, then by the sum of their
+        priorities, then by their number. Among equal nodes, the one whose highest-priority victims
+        started later is cheaper.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -684,11 +682,11 @@ class GreedyPreemption:
     def _nodes(
         self, task_class: int, action: str, candidates: Bool, *, takes_idle: bool
     ) -> Iterator[int]:
-        """Yield the nodes that a task fits after eviction of all candidates.
+        """Yield the nodes that would fit a task if all candidates were evicted.
 
-        The action `preempt` sorts nodes by score, and the action `reclaim` sorts nodes by index. If
-        the policy prefers nodes of the scheduler's shard, nodes of the shard come first. If
-        `takes_idle` is True, nodes that the task fits without victims come before all other nodes.
+        `preempt` sorts nodes by score, `reclaim` by index. Nodes of the scheduler's shard come
+        first if the policy prefers them. With `takes_idle`, nodes that fit the task without victims
+        come before all others.
         """
         problem, running = self._problem, self.running
         may_go = np.flatnonzero(candidates)
@@ -730,7 +728,7 @@ class GreedyPreemption:
     ) -> tuple[object, ...]:
         """Return the sort key of a victim's gang, in reverse order of queues and gangs.
 
-        `keys` is a cache of sort keys. If `keys` is None, all sort keys are computed.
+        `keys` is a cache of sort keys, or None to compute all of them.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -744,9 +742,9 @@ class GreedyPreemption:
         return (first, keys.of_gang[gang])
 
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
-        """Return victims in reverse order of queues, gangs and tasks, the least important first.
+        """Sort victims in reverse order of queues, gangs and tasks, least important first.
 
-        `keys` is a cache of sort keys. If `keys` is None, all sort keys are computed.
+        `keys` is a cache of sort keys, or None to compute all of them.
         """
         running = self.running
         known = keys or _Keys()
@@ -786,7 +784,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that stays excludes a node for an entry (equal tasks)."""
+        """Return whether a running task that is not evicted excludes a node for an entry."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self.placing.rules.blocking if r.hard_switch is Switch.PREDICATE]
@@ -802,7 +800,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo the evictions on a node that the nominated task does not need, and return True."""
+        """Undo evictions on a node that the nominated task does not need, and return True."""
         for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.log.keep_running([v])
@@ -821,7 +819,7 @@ class GreedyPreemption:
         ):
             return False
         if terms := self._selecting_terms.get(v):
-            # Placed tasks of other gangs may depend on the pods that their terms select.
+            # Placed tasks of other gangs may depend on pods that their terms select.
             problem, ledger = self._problem, self.placing.ledger
             placed = (g for g in ledger.touched if g != gang and ledger.gang_placed[g] > 0)
             shapes = {t.shape for g in placed for t in problem.rows[g].pending}
@@ -831,10 +829,7 @@ class GreedyPreemption:
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
-        """The indices of the affinity and spread terms that select each running task.
-
-        The mapping omits running tasks that no term selects.
-        """
+        """The indices of the affinity and spread terms that select each running task, if any."""
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
             if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:

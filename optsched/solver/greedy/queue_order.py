@@ -1,6 +1,6 @@
-"""The order in which gangs are considered: the next queue, and the next gang of the queue.
+"""The order in which gangs are considered: the next queue, then the next gang of that queue.
 
-Rules order the gangs of a queue. Age and name break ties.
+Rules order the gangs of a queue; creation time and name break ties.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The sort keys of gangs, computed once for all gangs of a class without placements."""
+    """The sort keys of gangs, computed once per class for gangs without placements."""
 
     def __init__(
         self,
@@ -35,10 +35,7 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """Set up the order of gangs.
-
-        If the rank `tier_of` (G,) is given, gangs are sorted by rank first, and by rules second.
-        """
+        """If `tier_of` (G,) is given, gangs are sorted by it before they are sorted by rules."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._plugins = plugins
@@ -55,11 +52,11 @@ class GangOrder:
         return key if self._tier is None else (self._tier[gang], *key)
 
     def entry(self, gang: int) -> tuple[Key, int, int]:
-        """Return the sort key of a gang, followed by creation time and index as tie-breakers."""
+        """Return a gang's sort key, with creation time and index as tie-breakers."""
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the tie-broken sort key by which a gang was sorted, or the present key."""
+        """Return the entry by which a gang was last sorted, or else its current entry."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:
@@ -90,10 +87,9 @@ class GangOrder:
 
 
 class GangQueue:
-    """The gangs of one queue in order of sort keys; removed gangs may be added again.
+    """The gangs of one queue in the order of their sort keys; removed gangs can be added again.
 
-    The argument `gangs` has to be sorted. The sort key of a gang is computed when the gang is
-    added.
+    `gangs` must be sorted. The sort key of a gang is computed when it is added.
     """
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
@@ -130,14 +126,14 @@ class GangQueue:
         return classes.pop_hopeful(self._rest)
 
     def rejoin(self, gang: int) -> None:
-        """Add a removed gang again, at the position of its present sort key."""
+        """Add a removed gang again, at the position of its current sort key."""
         heapq.heappush(self._again, self._order.entry(gang))
 
 
 def group_by_queue(
     order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]
 ) -> dict[int, GangQueue]:
-    """Return the sorted gangs of each queue, by queue index."""
+    """Return the sorted gangs of each queue, keyed by queue index."""
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for gang in order.sorted(gangs):
         by_queue[queue_of[gang]].append(gang)
@@ -145,12 +141,11 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """The order of queues, with the sorted gangs of each queue.
+    """The order of queues, with the sorted gangs of each.
 
-    The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each turn of the queue. Computing keys at these times is sufficient if a sort key depends
-    only on tasks of the same gang or queue. If keys of queues depend on tasks of other queues
-    (`reach`), the keys are computed before each turn.
+    The sort key of a gang is computed when it is added, and the sort key of a queue after each of
+    its turns. This suffices if a sort key depends only on tasks of the same gang or queue. If queue
+    keys depend on tasks of other queues (`reach`), they are computed before each turn.
     """
 
     def __init__(
@@ -169,7 +164,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Replace all gangs by the given gangs, sorted by queue."""
+        """Replace the contents by `gangs`, sorted within their queues."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
@@ -180,7 +175,7 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
-        """Yield gangs turn by turn, and remove closed queues.
+        """Yield gangs in turn from the first queue, dropping closed queues.
 
         During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs whose
         class in `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue
@@ -207,9 +202,9 @@ class QueueOrder:
                 heapq.heappush(self._queues, self._entry(queue))
 
     def rejoin(self, gang: int) -> None:
-        """Add a removed gang to its queue again, at the position of its present sort key."""
+        """Add a removed gang to its queue again, at the position of its current sort key."""
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Return whether all queues are empty except for `gang`."""
+        """Return whether no queue contains a gang other than `gang`."""
         return not self._queues and not self._line[self._queue_of[gang]]

@@ -1,9 +1,9 @@
 """Reservations for starving gangs: start times, nodes and capacity.
 
-Running tasks have expected end times. Gang by gang, the module `reservations` searches for the
-earliest instant at which the greedy pipeline can start the gang under all rules. The instants are
-the end times of running tasks and of earlier reservations. Sessions share no state about
-reservations. If the cluster does not change, the next session computes the same reservations.
+Running tasks have expected end times. For one gang after another, the earliest time is searched at
+which the greedy pipeline can start the gang under all rules. Candidate times are the ends of
+running tasks and of earlier reservations. Sessions share no state about reservations; if the
+cluster does not change, the next session computes the same ones.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""The number of failed gang classes after which a session makes no further reservations."""
+"""Number of failed gang classes after which a session makes no more reservations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """The gangs that may get reservations, and the limits of reservations.
+    """The gangs that may get reservations, and the maximum number of reservations.
 
     Attributes
     ----------
     gangs
-        Indices of gangs, in the order in which gangs get reservations.
+        Indices of gangs, in the order in which they get reservations.
     may_hold
-        Gangs that may reserve nodes on which running pods have no known end time.
+        Gangs that may reserve nodes whose running pods have no known end time.
     most
-        The maximum number of reservations that a session makes.
+        Maximum number of reservations in the session.
 
     """
 
@@ -61,10 +61,10 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Return reservations for the gangs of a request that can start at some instant.
+    """Make reservations for the requested gangs that can start at some time.
 
-    At most one reservation is open, which means that its start time is unknown. Each node of an
-    open reservation is reserved when the node becomes idle.
+    At most one reservation is open, that is, has an unknown start time. Each of its nodes is
+    reserved as soon as it becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -95,12 +95,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """An instant, and a mask (N,) of nodes on which tasks without a known end time are ignored."""
+    """A time, and a mask (N,) of nodes whose tasks without a known end time are ignored."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """If True, no task without a known end time counts towards the allocation of its queue."""
+    """Whether tasks without a known end time do not count in the usage of their queues either."""
 
 
 class _ReservationPlanner:
@@ -121,7 +121,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest reservation for a gang, or None if the gang can never start."""
+        """Return the earliest reservation for a gang, or None if it can never start."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
@@ -136,10 +136,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first instant at which a gang can start, and the gang's nodes (T,).
-
-        Returns None if the gang cannot start at any instant.
-        """
+        """Return the first time at which a gang can start, and its nodes (T,), or None."""
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -151,10 +148,10 @@ class _ReservationPlanner:
     def _find_first_start(
         self, number: int, start: Callable[[int], I64 | None]
     ) -> tuple[int, I64] | None:
-        """Return the first success among `number` attempts to start, or None if all attempts fail.
+        """Return the first of `number` attempts that succeeds, or None if all fail.
 
-        In most cases, attempt 0 succeeds. A greedy start may fail even if more capacity is idle, so
-        the bisection may miss an earlier start. The returned start is valid in any case.
+        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle, so
+        the bisection may miss an earlier start, but the returned start is always valid.
         """
         known: dict[int, I64 | None] = {}
 
@@ -170,10 +167,9 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a quick check that passes at every instant at which the gang can start.
+        """Return a fast check that passes at every time at which the gang can start.
 
-        The returned check is a function of an instant. The check places each entry (a group of
-        equal tasks) without the other entries. The check passes if enough tasks fit the nodes.
+        It counts how many tasks fit, for each entry without the other entries.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -198,7 +194,7 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts at an instant, or None on failure."""
+        """Return the nodes (T,) on which a gang starts at a given time, or None if it cannot."""
         used = self._sum_used(moment)
         finished = self._finished_tasks(moment)
         if moment.queues_too:
@@ -213,19 +209,19 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # The inherited values depend on the nodes of running tasks, but not on used amounts.
+        # The inherited values depend on the nodes of running tasks but not on used amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
-        """Return a mask (V,) of the running tasks that are assumed to have ended at an instant."""
+        """Return a mask (V,) of the running tasks assumed to have ended at a given time."""
         emptied = moment.emptied[self._running.node_of]
         finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
         return finished
 
     def _sum_used(self, moment: _Instant) -> I64:
-        """Return the used amounts (N, R) at an instant, including reservations and nominations."""
+        """Return the used amounts (N, R) at a given time, with reservations and nominations."""
         problem, finished = self._problem, self._finished_tasks(moment)
         used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
@@ -241,14 +237,13 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """Return a reservation for which the fewest nodes have to become empty.
+        """Return a reservation that requires as few nodes as possible to become empty.
 
-        The method empties the least loaded nodes first. Returns None if the gang cannot start even
-        on empty nodes.
+        The least loaded nodes are emptied first. Returns None if the gang cannot start even then.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
-            # The nodes can hold the gang, so reserve only queue capacity.
+            # The nodes can hold the gang, so only queue capacity has to be reserved.
             for at in instants:
                 moment = _Instant(at, self._no_node, queues_too=True)
                 node_of = self._start(alone, moment)
@@ -256,8 +251,8 @@ class _ReservationPlanner:
                     reservation = self._record_reservation(alone, moment, node_of, is_open=True)
                     return replace(reservation, nodes=())
             return None
-        # The load of a node is the largest fraction of a resource that tasks without a known end
-        # time request.
+        # A node's load is the largest fraction of a resource requested by tasks without a known
+        # end.
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER
@@ -299,12 +294,12 @@ class _ReservationPlanner:
         kept = mine + sum(held.on_nodes for held in before)
         names = [problem.snapshot.nodes[n].name for n in np.unique(node_of[tasks]).tolist()]
         rows = kept[np.unique(node_of[tasks])]
-        # Without an estimate for every task, the end time is unknown.
+        # The end time is unknown unless every task has an estimate.
         estimates = [estimate_ms(task, gang) for task in alone.tasks]
         length = max(estimates) if all(estimates) else 0
         end = NEVER if is_open or not length else moment.at_ms + length
         self._held.append(_ReservedAmounts(mine, of_queues, end))
-        # The queue and its ancestors keep amounts of resources with a `capability` idle.
+        # The queue and its ancestors keep idle amounts only of resources with a `capability`.
         queues = problem.queues
         above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[0])]).tolist()
         limited = queues.capability < UNLIMITED
@@ -325,7 +320,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """Return a problem with only one gang, which gets the index 0.
+    """Return the problem with a single gang, which gets index 0.
 
     Running pods of other gangs still use nodes and queues.
     """

@@ -1,10 +1,9 @@
-"""Place gangs with a network topology, and gangs whose subgroups each start entirely.
+"""Place gangs with a network topology, and gangs with subgroups.
 
-Domains are tried from the lowest tier upwards. In each tier, domains that fit the entire gang come
-first. Next come domains that contain the gang's recorded HyperNode, and last domains of higher
-score. The gang starts in the first domain that fits its minimum (Volcano `allocateForJob`). If a
-gang has subgroups but no network topology, each subgroup is placed with all its tasks or with no
-task.
+Domains are tried from the lowest tier upwards. Within a tier, domains that fit the entire gang come
+first, then domains with the gang's recorded HyperNode, then domains of higher score. The gang
+starts in the first domain that fits its minimum (Volcano `allocateForJob`). Without a network
+topology, each subgroup is placed with all the tasks it needs, or not at all.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
-"""The maximum number of domains of one tier that are tried for a gang or subgroup."""
+"""Maximum number of domains per tier that are tried for a gang or subgroup."""
 
 Where = tuple["NodeTable", "I64"]
 
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain in which tasks must be placed; the mask `nodes` (N,) is None for all nodes."""
+    """A domain in which tasks must be placed; `nodes` (N,) is a mask, or None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -54,7 +53,7 @@ _CLUSTER = _DomainNodes()
 
 
 class TopologyPlacement:
-    """A placer of gangs that have a network topology or subgroups."""
+    """Places gangs that have a network topology or subgroups."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -76,11 +75,11 @@ class TopologyPlacement:
         self._guided = frozenset(gangs[chosen].tolist())
 
     def is_guided(self, gang: int) -> bool:
-        """Return whether a gang has a topology or subgroups, so that the class places the gang."""
+        """Return whether a gang has a topology or subgroups, so that this class places it."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
-        """Return whether a gang has started the minimum number of subgroups."""
+        """Return whether a gang has started its minimum number of subgroups."""
         return gang not in self._guided or self._work(gang).has_groups
 
     # --- starting --------------------------------------------------------------------------------
@@ -99,9 +98,9 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int, later: NodeTable | None = None) -> bool:
-        """Nominate idle or future idle capacity to a gang; return whether the gang fits.
+        """Nominate idle or future idle capacity for a gang; return whether it fits.
 
-        `later` is the node table with the future idle capacity, or None for all future capacity.
+        `later` is the node table of future idle capacity; None means `PlacementState.future`.
         """
         placing = self._placing
         future = placing.future if later is None else later
@@ -109,9 +108,9 @@ class TopologyPlacement:
         return any(placing.plugins.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Yield each domain in which a gang can start, after placing the gang in the domain.
+        """Place a gang in each possible domain in turn, and yield the domain if the gang can start.
 
-        The placement is undone before the next domain is tried.
+        Each placement is undone before the next domain is tried.
         """
         work = self._work(gang)
         for domain_nodes in work.candidate_domains(stages[-1][0]):
@@ -127,7 +126,7 @@ class TopologyPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks, or an entire subgroup; return the number placed."""
+        """Place up to `number` more tasks, or a whole subgroup; return how many were placed."""
         work = self._work(gang)
         where = (self._placing.table, self._placing.node_of)
         placed = 0
@@ -146,7 +145,7 @@ class TopologyPlacement:
 
 
 class _GangPlacement:
-    """The placement of one gang and of the gang's subgroups in domains."""
+    """Places one gang and its subgroups in domains."""
 
     def __init__(
         self,
@@ -168,23 +167,23 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the subgroup index of an entry (equal tasks), or `NO_PART` without a subgroup."""
+        """Return the subgroup index of an entry, or `NO_PART` without a subgroup."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Return whether a subgroup has fewer placed tasks than its start requires."""
+        """Return whether a subgroup has fewer placed tasks than it needs to start."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property
     def has_groups(self) -> bool:
-        """Whether the gang has started the minimum number of subgroups of each policy."""
+        """Whether the gang has started the minimum number of subgroups of each rule."""
         return all(
             sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """Return the subgroups of a subgroup policy that had not started before the session."""
+        """Return the subgroups of a rule that had not started before the session."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -198,7 +197,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """Return the smallest domain with all placed tasks of the gang, or of a subgroup."""
+        """Return the smallest domain that contains all placed tasks of the gang or subgroup."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:
@@ -206,7 +205,7 @@ class _GangPlacement:
         return forest.meet(domain, bound.held)
 
     def _nodes_of(self, part: int) -> I64:
-        """Return the nodes of the placed and nominated tasks of the gang, or of a subgroup."""
+        """Return the nodes of the placed and nominated tasks of the gang or subgroup."""
         found = [np.zeros(0, np.int64)]
         for e, entry in enumerate(self._shape.entries):
             if part in (NO_PART, entry.part) and self.cursor.done[e]:
@@ -220,7 +219,7 @@ class _GangPlacement:
     # --- candidate domains -----------------------------------------------------------------------
 
     def candidate_domains(self, table: NodeTable) -> Iterator[_DomainNodes]:
-        """Yield the domains that may fit the gang's minimum, the best domain first."""
+        """Yield the domains that may fit the gang's minimum, best first."""
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER
@@ -236,17 +235,16 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Yield domains that fit `need` of the given tasks, the lowest tier first.
+        """Yield the domains that fit `need` of the given entries' tasks, lowest tier first.
 
-        In each tier, domains that fit all tasks come first. Next come domains that contain the
-        recorded HyperNode, and last domains of higher score. `within` holds the node table, a
-        domain that contains all yielded domains, and a domain that each yielded domain must
-        contain.
+        Within a tier, domains that fit all tasks come first, then domains with the recorded
+        HyperNode, then domains of higher score. `within` holds the node table, a domain that
+        contains every result, and a domain that every result must contain.
         """
         table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        # Count the unplaced tasks that fit each domain. The number for an entry (equal tasks)
-        # ignores the tasks of other entries.
+        # Count the unplaced tasks that fit in each domain, for each entry without the other
+        # entries.
         num_fits = np.zeros(len(forest), np.int64)
         for entry in entries:
             left = self._count_unplaced(entry)
@@ -294,10 +292,10 @@ class _GangPlacement:
     def _fits_whole(
         self, forest: Forest, table: NodeTable, domain_nodes: _DomainNodes, need: int
     ) -> Bool:
-        """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
+        """Return a mask (D,) of the domains with enough idle capacity for a whole rigid gang.
 
-        A rigid gang needs all its tasks to start. If `need` is smaller, the mask contains all
-        domains.
+        A rigid gang needs all its tasks to start. If `need` is smaller, all domains are in the
+        mask.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
@@ -312,7 +310,7 @@ class _GangPlacement:
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
-        """Return the total request (R,) of unplaced tasks of the given entries (equal tasks)."""
+        """Return the total request (R,) of the unplaced tasks of the given entries."""
         total = np.zeros(len(self._problem.resources), np.int64)
         for e in entries:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]
@@ -322,7 +320,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, domain_nodes: _DomainNodes, where: Where) -> None:
-        """Place tasks of the gang's minimum in a domain, as far as the tasks fit."""
+        """Place tasks of the gang's minimum in a domain, as far as they fit."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -342,7 +340,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes) -> int:
-        """Place tasks of a run (equal tasks) in a domain, and in the subgroup's domain."""
+        """Place tasks of a run of equal tasks in a domain, and in their subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
@@ -363,7 +361,7 @@ class _GangPlacement:
         return placed
 
     def _chain(self, part: int, bound: Bound, domain_nodes: _DomainNodes) -> Iterator[_DomainNodes]:
-        """Yield the domains that contain the placed tasks of a subgroup, the smallest first."""
+        """Yield the domains that contain a subgroup's placed tasks, smallest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
         for d in forest.upwards(anchor):
@@ -371,7 +369,7 @@ class _GangPlacement:
                 yield self._domain_nodes(bound, d, domain_nodes)
 
     def _start_part(self, part: int, domain_nodes: _DomainNodes, where: Where) -> bool:
-        """Place the tasks that a subgroup needs to start, all in one domain, or place no task.
+        """Place the tasks that a subgroup needs to start in one domain, or none of them.
 
         Returns whether the subgroup starts.
         """
@@ -398,7 +396,7 @@ class _GangPlacement:
     def _place_run(
         self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes
     ) -> int:
-        """Place tasks of a run in a domain near the gang's tasks; return the number placed."""
+        """Place tasks of a run in a domain, near the gang's tasks; return how many were placed."""
         placed = 0
         if most > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
             placed = self._placing.place_tasks(
@@ -439,7 +437,7 @@ class _GangPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def open_part(self, part: int, where: Where) -> int:
-        """Start a subgroup in a domain of the gang, and return the number of placed tasks."""
+        """Start a subgroup in one of the gang's domains; return how many tasks were placed."""
         before = self._placed_in(part)
         for domain_nodes in self._reach(where[0]):
             if self._start_part(part, domain_nodes, where):
@@ -447,9 +445,9 @@ class _GangPlacement:
         return 0
 
     def extend(self, run: list[int], most: int, where: Where) -> int:
-        """Place more tasks of a run (equal tasks) as near to the gang's other tasks as possible.
+        """Place more tasks of a run as near to the gang's other tasks as possible.
 
-        Returns the number of placed tasks.
+        Returns how many were placed.
         """
         placed = 0
         bound = self._bound(NO_PART)
@@ -462,9 +460,9 @@ class _GangPlacement:
         return placed
 
     def _reach(self, table: NodeTable) -> Iterator[_DomainNodes]:
-        """Yield the domains that contain the gang's placed tasks, the smallest first.
+        """Yield the domains that contain the gang's placed tasks, smallest first.
 
-        If no task of the gang is placed, yield all candidate domains.
+        If the gang has no placed tasks, all candidate domains are yielded.
         """
         bound = self._bound(NO_PART)
         if bound is None:
