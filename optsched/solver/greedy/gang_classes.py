@@ -136,13 +136,13 @@ class GangClasses:
             self._failed_classes().add(number)
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the same class failed to start, without changes since then."""
+        """Return whether a gang of the same class failed to start and nothing has changed since."""
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
-        """Remove gangs from the end of a list, up to the first gang for which no class has failed.
+        """Pop gangs from a list until one has no failed class, and return that gang.
 
-        Returns the last removed gang, or None if `has_failed` is true for all gangs.
+        Returns None if `has_failed` is true for all gangs.
         """
         failed, class_of, touched = self._failed_classes(), self.class_of, self._touched
         while gangs:
@@ -152,7 +152,7 @@ class GangClasses:
         return None
 
     def _failed_classes(self) -> set[int]:
-        """Return the classes whose gangs have failed to start since the last change."""
+        """Return the classes of which a gang has failed to start since the last change."""
         if self._failed_at != self._placing.changes:
             self._failed_at = self._placing.changes
             self._failed.clear()

@@ -162,7 +162,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: the minimum of each gang first, and single tasks later."""
+        """Place gangs in queue order: each gang's minimum at first, then single tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
