@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Operator(StrEnum):
@@ -90,6 +91,30 @@ class LabelSelector:
 
     def __str__(self) -> str:
         return ",".join(map(str, self.requirements)) or "<everything>"
+
+
+def narrowest_labels(
+    selectors: Sequence[LabelSelector | None],
+) -> list[tuple[tuple[str, str], ...]]:
+    """Return, for each selector, labels of which every selected object has one.
+
+    If a selector has several requirements with the operator `In`, the labels are those that the
+    fewest other selectors name. The result is empty for a selector without such a requirement.
+    """
+    named = [
+        [
+            [(r.key, value) for value in dict.fromkeys(r.values)]
+            for r in (selector.requirements if selector is not None else ())
+            if r.operator is Operator.IN
+        ]
+        for selector in selectors
+    ]
+    number = Counter(label for each in named for labels in each for label in labels)
+
+    def most_named(labels: list[tuple[str, str]]) -> int:
+        return max(map(number.__getitem__, labels), default=0)
+
+    return [tuple(min(each, key=most_named, default=())) for each in named]
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     plain, index_before = _plain_rows(snapshot, previous)
     columns_before = None if previous is None else previous.gang_columns
     gang_columns = GangColumns(plain, columns_before, index_before)
-    terms = find_terms(snapshot, _pending_shapes(gang_columns))
+    tasks = chain.from_iterable(row.pending for row in plain)
+    terms = find_terms(snapshot, _pending_shapes(gang_columns), tasks)
     rows = _related_rows(plain, terms)
     if rows is not plain:
         gang_columns = GangColumns(rows, columns_before)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from optsched.cluster.selectors import Operator
+from optsched.cluster.selectors import narrowest_labels
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskStatus
 
 if TYPE_CHECKING:
@@ -57,12 +57,16 @@ class Term:
         all of them (upstream `podMatchesAllAffinityTerms`).
     namespaces
         The namespaces of each term in `sources`, or None for all namespaces.
+    is_of_residents
+        Whether only residents carry the term, so that it does not matter which residents the term
+        selects.
 
     """
 
     kind: TermKind
     sources: tuple[PodTerm | SpreadTerm, ...]
     namespaces: tuple[frozenset[str] | None, ...]
+    is_of_residents: bool = False
 
     @property
     def key(self) -> TermKey:
@@ -102,13 +106,15 @@ class Relations:
     Attributes
     ----------
     terms
-        The M distinct terms of pending tasks, and the distinct anti-affinity terms of residents.
+        The M distinct terms of pending tasks, and the distinct anti-affinity terms of residents
+        that select a pending task.
     domain_of
         (M, N) each node's topology domain for each term, or -1 if the node lacks the topology key.
     num_domains
         (M,) number of domains of each term.
     selected
-        (M, N) number of residents of the node that the term selects.
+        (M, N) number of residents of each node that each term selects. Rows of terms that only
+        residents carry are 0.
     carried
         (M, N) number of residents of the node that carry the term; 0 unless it is an anti-affinity
         term.
@@ -191,26 +197,26 @@ def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
 class TermMatcher:
     """Finds the terms that select a pod, cached by namespace and relevant labels.
 
-    A term that requires one of some label values is checked only against pods with such a value.
-    All other terms are checked against every pod.
+    A term that requires one of some values of a label is compared only with pods that have such a
+    value. All terms are compared only with pods of their namespaces.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms
         self._keys: set[str] = set()
         self._requiring: dict[tuple[str, str], list[int]] = {}
-        self._others: list[int] = []
-        for m, term in enumerate(terms):
-            selector = term.source.selector
+        self._others: dict[frozenset[str] | None, list[int]] = {}
+        selectors = [term.source.selector for term in terms]
+        for m, (selector, labels) in enumerate(
+            zip(selectors, narrowest_labels(selectors), strict=True)
+        ):
             if selector is None:
                 continue
             self._keys.update(r.key for r in selector.requirements)
-            required = next((r for r in selector.requirements if r.operator is Operator.IN), None)
-            if required is None:
-                self._others.append(m)
-                continue
-            for value in dict.fromkeys(required.values):
-                self._requiring.setdefault((required.key, value), []).append(m)
+            for label in labels:
+                self._requiring.setdefault(label, []).append(m)
+            if not labels:
+                self._others.setdefault(terms[m].namespaces[0], []).append(m)
         self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Relation, I64]] = {}
 
     def selecting(self, task: Task) -> Relation:
@@ -225,32 +231,56 @@ class TermMatcher:
         labels = frozenset([item for item in task.labels.items() if item[0] in self._keys])
         seen = (task.namespace, labels)
         if seen not in self._known:
-            asked = chain.from_iterable(self._requiring.get(label, ()) for label in labels)
+            asked = set(chain.from_iterable(self._requiring.get(label, ()) for label in labels))
+            for namespaces, others in self._others.items():
+                if namespaces is None or task.namespace in namespaces:
+                    asked.update(others)
             found = tuple(
-                m
-                for m in sorted({*self._others, *asked})
-                if self._terms[m].selects(task.namespace, task.labels)
+                m for m in sorted(asked) if self._terms[m].selects(task.namespace, task.labels)
             )
             self._known[seen] = found, np.array(found, np.int64)
         return self._known[seen]
 
 
-def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """Return the distinct terms of the `pending` tasks and anti-affinity terms of residents."""
+def find_terms(
+    snapshot: Snapshot, pending: Iterable[TaskShape], tasks: Iterable[Task]
+) -> tuple[Term, ...]:
+    """Return the distinct terms of `pending`, and the anti-affinity terms of residents that matter.
+
+    An anti-affinity term of residents matters only if it selects one of `tasks`, the pending tasks.
+    """
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
+    of_residents: dict[TermKey, None] = {}
     for shape in snapshot.resident_shapes:
         if shape.pod_anti_affinity:
-            found.update(dict.fromkeys(_anti_keys(shape)))
-    # `found` keeps the sources alive, so their ids stay valid.
+            of_residents.update(dict.fromkeys(_anti_keys(shape)))
+    others = [key for key in of_residents if key not in found]
+    # The keys keep the sources in memory, so that the object ids stay valid.
     known: dict[int, frozenset[str] | None] = {}
-    for source in chain.from_iterable(sources for _, sources in found):
+    for source in chain.from_iterable(sources for _, sources in (*found, *others)):
         if id(source) not in known:
             known[id(source)] = _namespaces(source, snapshot.namespaces)
-    return tuple(
-        Term(kind, sources, tuple([known[id(s)] for s in sources])) for kind, sources in found
-    )
+
+    def resolve(key: TermKey, *, is_of_residents: bool) -> Term:
+        kind, sources = key
+        return Term(kind, sources, tuple([known[id(s)] for s in sources]), is_of_residents)
+
+    own = [resolve(key, is_of_residents=False) for key in found]
+    if others:
+        candidates = [resolve(key, is_of_residents=True) for key in others]
+        matcher, matter = TermMatcher(candidates), set[int]()
+        for task in tasks:
+            matter.update(matcher.selecting(task))
+        own += [candidates[m] for m in sorted(matter)]
+    return tuple(own)
+
+
+def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
+    """Return the terms that pending tasks carry, which are the first of the terms."""
+    number = sum(not term.is_of_residents for term in terms)
+    return terms[:number]
 
 
 def term_of(
@@ -294,8 +324,9 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Count the residents and decided tasks per node that match terms or bind host ports."""
-    matcher = TermMatcher(terms)
+    """Count the residents and decided tasks on each node that match terms or bind host ports."""
+    # Terms that pending tasks carry come first (`find_terms`).
+    matcher = TermMatcher(terms_of_pending(terms))
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
     taken = np.zeros((len(ports), len(nodes)), np.bool_)
@@ -310,7 +341,8 @@ def build_relations(
                 rows = rows[~is_spread[rows]]
             selected[rows, n] += 1
             for key in _anti_keys(task.shape):
-                carried[number[key], n] += 1
+                if key in number:
+                    carried[number[key], n] += 1
             if task.shape.host_ports:
                 taken[find_colliding(port_index, task.shape.host_ports), n] = True
     if coming is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.snapshot import derived_of
 from optsched.problem.arrays import frozen, sparse_table
 from optsched.problem.problem import cached_by_problem
-from optsched.problem.relations import TermMatcher
+from optsched.problem.relations import TermMatcher, terms_of_pending
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -62,9 +62,13 @@ class Running:
 
 @cached_by_problem
 def selected_tasks(problem: Problem) -> list[I64]:
-    """Return the indices of the running tasks that each term of the relations selects; cached."""
+    """Return the running tasks that each term of the relations selects; the result is cached.
+
+    The result is empty for a term that only residents carry, as such a term keeps out only pending
+    tasks.
+    """
     terms = problem.relations.terms
-    matcher = TermMatcher(terms)
+    matcher = TermMatcher(terms_of_pending(terms))
     found: list[list[int]] = [[] for _ in terms]
     for v, task in enumerate(running_tasks(problem).tasks) if terms else ():
         for m in matcher.selecting(task):

@@ -164,6 +164,9 @@ def certify(
         limitations.append(f"gangs left out: {', '.join(left_out)}")
     if num_later := count_left_gangs(problem):
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
+    if session.num_coarse_terms:
+        what = count_noun(session.num_coarse_terms, "term")
+        limitations.append(f"{what} of running pods beyond the limit, which are read coarsely")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
         parts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))

@@ -24,6 +24,7 @@ from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.plugins.switches import Switch
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.session.coarse_terms import with_coarse_terms
 from optsched.session.costly_gangs import without_costly_gangs
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import without_lending
@@ -68,6 +69,8 @@ class SessionInput:
         guard against wrong evictions.
     left_out
         Keys of gangs that get no node, because custom plugins reject every plan that starts them.
+    num_coarse_terms
+        The number of terms of running pods that exceed a limit (`with_coarse_terms`).
     context, clock, history, faults, extenders
         The session's dependencies, and recorders of times, progress, failures and extender replies.
 
@@ -84,6 +87,7 @@ class SessionInput:
     faults: Faults
     extenders: Recorder
     left_out: frozenset[str] = frozenset()
+    num_coarse_terms: int = 0
 
     @property
     def is_optimised(self) -> bool:
@@ -121,8 +125,9 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     """Normalise the snapshot and connect the rules; return the session's input."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
-    if context.period_ms is not None:  # Only a live scheduler has later sessions.
-        snapshot = without_costly_gangs(snapshot)
+    num_coarse = 0
+    if context.period_ms is not None:  # Only a live scheduler has a deadline and later sessions.
+        snapshot, num_coarse = with_coarse_terms(without_costly_gangs(snapshot))
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
@@ -148,6 +153,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         history=History(context.watch, clock.elapsed_s),
         faults=faults,
         extenders=extenders,
+        num_coarse_terms=num_coarse,
     )
 
 

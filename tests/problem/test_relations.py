@@ -75,8 +75,18 @@ def test_preferences_are_no_terms() -> None:
 
 def test_of_residents_only_anti_affinity_matters() -> None:
     bound = shape(1, pod_affinity=(term("db"),), pod_anti_affinity=(term("web"),))
-    problem = compiled(resident("old", "a1", bound))
+    problem = compiled(
+        resident("old", "a1", bound), gang("g", ("w", 1, shape(1)), labels={"app": "web"})
+    )
     assert [t.kind for t in problem.relations.terms] == [TermKind.ANTI_AFFINITY]
+
+
+def test_terms_of_residents_that_select_no_pending_task_do_not_matter() -> None:
+    bound = shape(1, pod_anti_affinity=(term("web"),))
+    problem = compiled(
+        resident("old", "a1", bound), gang("g", ("w", 1, shape(1)), labels={"app": "db"})
+    )
+    assert problem.relations.terms == ()
 
 
 def test_pods_with_several_affinity_terms_are_satisfied_by_pods_that_meet_all() -> None:
@@ -152,7 +162,8 @@ def test_leaving_pods_count_for_affinity_but_not_for_spread() -> None:
 
 def test_carriers_of_anti_affinity_are_counted() -> None:
     keeps_away = shape(1, pod_anti_affinity=(term("web"),))
-    problem = compiled(resident("old", "b1", keeps_away), gang("g", ("w", 1, shape(1))))
+    pending = gang("g", ("w", 1, shape(1)), labels={"app": "web"})
+    problem = compiled(resident("old", "b1", keeps_away), pending)
     assert problem.relations.carried.tolist() == [[0, 0, 1, 0]]
     assert problem.relations.selected.sum() == 0
 

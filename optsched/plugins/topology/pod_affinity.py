@@ -55,12 +55,9 @@ class PodAffinity(Rule):
                     if _selects(world, term, other):
                         detail = f"anti-affinity to {other.key} ({term}) on node {node.name}"
                         yield Violation(self.name, f"task {task.key}", detail)
-            for other, term in standing.anti_affinity_terms(node):
-                if other is not task and _selects(world, term, task):
-                    detail = (
-                        f"{other.key} has anti-affinity to the task ({term}) on node {node.name}"
-                    )
-                    yield Violation(self.name, f"task {task.key}", detail)
+            for other, term in standing.excluding(node, task):
+                detail = f"{other.key} has anti-affinity to the task ({term}) on node {node.name}"
+                yield Violation(self.name, f"task {task.key}", detail)
         placed = {p.task.key for p in world.placements}
         fresh: dict[tuple[PodTerm, ...], set[str]] = {}
         known: dict[tuple[str, tuple[PodTerm, ...]], _SelectedPods] = {}
@@ -484,26 +481,28 @@ class _TasksByDomain:
     world: World
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
-    def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield (task, anti-affinity term) for tasks that share the term's domain with a node."""
+    def excluding(self, node: Node, task: Task) -> Iterator[tuple[Task, PodTerm]]:
+        """Yield (other task, its term) that exclude a task from the domains of a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
-            if value is not None:
-                yield from by_value.get(value, ())
+            terms = {} if value is None else by_value.get(value, {})
+            for term, carriers in terms.items():
+                if _selects(self.world, term, task):
+                    yield from ((other, term) for other in carriers if other is not task)
 
     @cached_property
-    def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
-        """(task, anti-affinity term) pairs, by topology key and the task's topology value."""
+    def _with_anti_affinity(self) -> dict[str, dict[str, dict[PodTerm, list[Task]]]]:
+        """The tasks of each anti-affinity term, by topology key and the task's topology value."""
         nodes, placed = self.world.snapshot.nodes, self.world.placements
         tasks = [(t, n) for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [(p.task, p.node) for p in placed if p.task.shape.pod_anti_affinity]
-        found: dict[str, dict[str, list[tuple[Task, PodTerm]]]] = {}
+        found: dict[str, dict[str, dict[PodTerm, list[Task]]]] = {}
         for task, node in tasks:
             for term in task.shape.pod_anti_affinity:
                 value = node.labels.get(term.topology_key)
                 if value is not None:
                     by_value = found.setdefault(term.topology_key, {})
-                    by_value.setdefault(value, []).append((task, term))
+                    by_value.setdefault(value, {}).setdefault(term, []).append(task)
         return found
 
     def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:

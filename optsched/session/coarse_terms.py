@@ -1,0 +1,128 @@
+"""Limit the terms of running pods, which a session compares with the pending pods.
+
+Running pods stay for days, so that any user who may create pods can collect any number of terms.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.selectors import LabelSelector, narrowest_labels
+from optsched.cluster.task import PodTerm, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task, TaskShape
+
+MOST_ALIKE: Final = 200
+"""The number of terms that a namespace may have for pods with one label, or for any pods."""
+
+_EVERYTHING: Final = LabelSelector(())
+
+
+def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
+    """Return the snapshot with a limited number of terms of running pods, and the excess.
+
+    Up to `MOST_ALIKE` terms of the pods of a namespace are compared with the same pods. Each
+    further anti-affinity term selects every pod of the namespaces that it might select, so that no
+    such pod starts where the term excludes it. Each further preference is ignored. Returns the same
+    snapshot if no term is in excess.
+    """
+    terms: dict[str, dict[PodTerm, None]] = {}
+    for node in snapshot.nodes:
+        for namespace, found in node.derived(_terms_of_residents):
+            terms.setdefault(namespace, {}).update(dict.fromkeys(found))
+    excess = {
+        namespace: beyond
+        for namespace, found in terms.items()
+        if len(found) > MOST_ALIKE and (beyond := _find_excess(tuple(found)))
+    }
+    if not excess:
+        return snapshot, 0
+    keys = {key for node in snapshot.nodes for key in node.labels}
+    shapes: dict[tuple[str, TaskShape], TaskShape] = {}
+    changed: dict[str, Task] = {}
+
+    def limit(task: Task) -> Task:
+        beyond = excess.get(task.namespace)
+        if not beyond or task.status is TaskStatus.PENDING:
+            return task
+        if task.key not in changed:
+            at = task.namespace, task.shape
+            if at not in shapes:
+                shapes[at] = _limit_terms(task.shape, task.namespace, beyond, keys)
+            shape = shapes[at]
+            changed[task.key] = task if shape is task.shape else replace(task, shape=shape)
+        return changed[task.key]
+
+    nodes = [
+        node
+        if _are_same(tasks := tuple(map(limit, node.residents)), node.residents)
+        else replace(node, residents=tasks)
+        for node in snapshot.nodes
+    ]
+    gangs = [
+        gang
+        if _are_same(tasks := tuple(map(limit, gang.tasks)), gang.tasks)
+        else replace(gang, tasks=tasks)
+        for gang in snapshot.gangs
+    ]
+    limited = replace(snapshot, nodes=tuple(nodes), gangs=tuple(gangs))
+    return limited, sum(map(len, excess.values()))
+
+
+def _are_same(tasks: Sequence[Task], others: Sequence[Task]) -> bool:
+    return all(map(operator.is_, tasks, others))
+
+
+def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ...]:
+    """Return the distinct terms of the pods on a node, by namespace of the pods."""
+    found: dict[str, dict[PodTerm, None]] = {}
+    for task in node.residents:
+        shape = task.shape
+        if shape.pod_anti_affinity or shape.preferred_pods:
+            mine = found.setdefault(task.namespace, {})
+            mine.update(dict.fromkeys(shape.pod_anti_affinity))
+            mine.update((term, None) for _, term in shape.preferred_pods)
+    return tuple((namespace, tuple(terms)) for namespace, terms in found.items())
+
+
+def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
+    """Return the terms that exceed the limit for pods with the same label, or for any pods."""
+    number: Counter[tuple[str, str] | None] = Counter()
+    beyond = set()
+    for term, labels in zip(
+        terms, narrowest_labels([term.selector for term in terms]), strict=True
+    ):
+        if max(map(number.__getitem__, labels or (None,))) < MOST_ALIKE:
+            number.update(labels or (None,))
+        else:
+            beyond.add(term)
+    return frozenset(beyond)
+
+
+def _limit_terms(
+    shape: TaskShape, namespace: str, beyond: Collection[PodTerm], keys: Collection[str]
+) -> TaskShape:
+    """Return a shape in which the terms `beyond` are coarse; `keys` are the labels of nodes."""
+    exact, coarse = [], dict[tuple[bool, str], None]()
+    for term in shape.pod_anti_affinity:
+        if term not in beyond:
+            exact.append(term)
+        elif term.selector is not None and term.topology_key in keys:
+            is_own = term.namespace_selector is None and {namespace}.issuperset(term.namespaces)
+            coarse[is_own, term.topology_key] = None
+    wide = (
+        PodTerm(_EVERYTHING, (namespace,), None if is_own else _EVERYTHING, key)
+        for is_own, key in coarse
+    )
+    preferred = tuple(each for each in shape.preferred_pods if each[1] not in beyond)
+    is_limited = len(exact) < len(shape.pod_anti_affinity)
+    if not is_limited and len(preferred) == len(shape.preferred_pods):
+        return shape
+    return replace(shape, pod_anti_affinity=(*exact, *wide), preferred_pods=preferred)
