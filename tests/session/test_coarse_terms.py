@@ -33,7 +33,7 @@ def labelled(index: int) -> dict[str, Any]:
 
 
 def running(
-    term: Callable[[int], dict[str, Any]], number: int, kind: str = REQUIRED, each: int = 10
+    term: Callable[[int], dict[str, Any]], number: int, kind: str = REQUIRED, each: int = 50
 ) -> list[dict[str, Any]]:
     """Return running pods of namespace `bad` on node n0 with many terms."""
     found = []
@@ -56,7 +56,7 @@ def cluster(*pods: dict[str, Any]) -> Snapshot:
     return assemble([*nodes, queue("default"), *pods]).snapshot
 
 
-def plain(namespace: str = "good", number: int = 6) -> list[dict[str, Any]]:
+def plain(namespace: str = "good", number: int = 10) -> list[dict[str, Any]]:
     return [pod(f"p{i}", namespace=namespace) for i in range(number)]
 
 
