@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Operator(StrEnum):
@@ -111,7 +111,7 @@ def narrowest_labels(
     ]
     number = Counter(label for each in named for labels in each for label in labels)
 
-    def most_named(labels: list[tuple[str, str]]) -> int:
+    def most_named(labels: Iterable[tuple[str, str]]) -> int:
         return max(map(number.__getitem__, labels), default=0)
 
     return [tuple(min(each, key=most_named, default=())) for each in named]
