@@ -15,7 +15,7 @@ _NOT_AN_OBJECT = "is not an object: write a mapping with metadata"
 _NO_NAME = "is missing: every object needs a name"
 _NOT_A_MAPPING = "is not a mapping of field names to values"
 _NOT_TEXT = "is not a string: write it in quotes"
-_NOT_TEXTS = "is not a mapping of texts to texts"
+_NOT_TEXTS = "is not a mapping from strings to strings"
 
 
 @dataclass(frozen=True, slots=True)

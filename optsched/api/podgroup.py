@@ -174,7 +174,7 @@ def _min_resources(spec: Fields) -> dict[str, int]:
     found = spec.amounts("minResources")
     if len(found) <= MOST_RESOURCES:
         return found
-    message = f"names of resources are too many: write at most {MOST_RESOURCES}"
+    message = f"resource names are too many: write at most {MOST_RESOURCES}"
     spec.reject("minResources", len(found), message)
     return {}
 
@@ -217,7 +217,7 @@ _POLICY: Final = record(
     "When pods may start: exactly one of basic and gang.",
     basic=record("Each pod may start alone."),
     gang=record(
-        "Together.",
+        "All pods start together.",
         ("minCount",),
         minCount=integer("Pods that start together.", minimum=1),
     ),

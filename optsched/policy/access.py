@@ -77,7 +77,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
         _refuse(node, "a whole number", findings, likely)
         return None
     if _ZERO_FIRST.fullmatch(node.text):
-        message = f"{node.text} is {node.value} to some readers of YAML and octal to others"
+        message = f"{node.text} is {node.value} in some YAML parsers and octal in others"
         findings.error(node.spot, message, str(node.value))
         return None
     return node.value if _check_range(node, node.value, least, findings) else None

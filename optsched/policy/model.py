@@ -161,11 +161,11 @@ def _read_admission(
     if "by" not in inner:
         return Admission.BY_PRIORITY
     node = inner["by"].node
-    name = read_choice(node, [a.value for a in Admission], "way of admission", findings)
+    name = read_choice(node, [a.value for a in Admission], "admission mode", findings)
     admission = Admission(name) if name else Admission.BY_PRIORITY
     knows = any(p.name == "priority" for tier in tiers for p in tier)
     if admission is Admission.BY_WEIGHT and not knows:
-        findings.warn(node.spot, "without the rule priority all gangs count as equally important")
+        findings.warn(node.spot, "without the rule priority, all gangs are equally important")
     return admission
 
 

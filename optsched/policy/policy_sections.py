@@ -368,7 +368,7 @@ class TierReader:
             return
         if "capacity" in self.spots:
             later = max(self.spots["proportion"], self.spots["capacity"], key=lambda s: s.line)
-            message = "proportion and capacity both set the queues' shares; only one of them can"
+            message = "proportion and capacity both set queue shares: enable only one of them"
             self.findings.error(later, message)
         for plugin in (p for tier in tiers for p in tier):
             if plugin.name == "drf" and Switch.HIERARCHY in plugin.switches:

@@ -56,7 +56,7 @@ def test_good_values_pass(read: Callable[..., Any], text: str, value: object) ->
         (
             access.read_whole_number,
             "010",
-            "010 is 10 to some readers of YAML and octal to others",
+            "010 is 10 in some YAML parsers and octal in others",
             "10",
         ),
         (access.read_whole_number, "4294967296", "must be at most 2147483647, not 4294967296", ""),

@@ -85,7 +85,7 @@ DEAR: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "resources": (
         dear(containers=resources(MANY)),
-        f"spec.containers: {MANY} names of resources are too many",
+        f"spec.containers: {MANY} resource names are too many",
     ),
     "node selector": (
         dear(nodeSelector={f"k{i}": "v" for i in range(MANY)}),
@@ -126,9 +126,7 @@ def test_a_podgroup_with_too_much_waits_and_says_why() -> None:
     member = pod("member", annotations={GROUP: "g"})
     plan = plan_of(group("g", {"minMember": 1, "minResources": least}), member)
     assert set(plan.binds) == {"ns/plain"}
-    assert f"spec.minResources: {number} names of resources are too many" in str(
-        plan.pending["ns/g"]
-    )
+    assert f"spec.minResources: {number} resource names are too many" in str(plan.pending["ns/g"])
 
 
 def test_what_a_running_pod_keeps_away_stays_away() -> None:

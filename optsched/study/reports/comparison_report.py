@@ -66,11 +66,12 @@ def _sections(found: Comparison) -> Iterable[Section]:
     if len(found.models) > 1:
         charts = [_interval_chart(found, model, i) for i, model in enumerate(found.models[1:])]
         how = (
-            f"Other models are compared with {found.models[0]} pair by pair: the same trace with "
-            "the same seed; equal traces count once. Intervals: Student's t, "
-            f"{percent(CONFIDENCE, 0)} for all figures together. A difference is better or worse "
-            "if its interval excludes zero, the sign-flip test rejects, the same jobs have "
-            f"finished, and there are at least {found.least_pairs} pairs."
+            f"Other models are compared with {found.models[0]} in pairs of replays with the same "
+            "trace and seed; equal traces count once. Intervals: Student's t, "
+            f"{percent(CONFIDENCE, 0)} for all figures together. A difference is called better or "
+            "worse only if its interval excludes zero, the sign-flip test rejects the null "
+            "hypothesis, the same jobs finished under both models, and there are at least "
+            f"{found.least_pairs} pairs."
         )
         paragraphs = [
             how,
@@ -289,8 +290,8 @@ def _wait_chart(found: Comparison) -> Chart:
         for model, times in by_queue[queue].items()
     }
     note = (
-        "Total time in which a gang waited for its minimum; percentiles of all replays pooled. "
-        "Gangs that still wait count with their waiting time so far."
+        "Total time for which a gang waited for its minimum number of tasks; percentiles of all "
+        "replays pooled. For a gang that is still waiting, this is its waiting time so far."
     )
     title = "Waiting time by queue and model"
     return quantile_chart("waits-by-queue", title, rows, "queue, model", note, is_pooled=True)

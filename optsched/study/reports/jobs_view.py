@@ -85,8 +85,8 @@ def wait_chart(timeline: Timeline) -> Chart:
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
     note = (
-        "Total time in which a gang waited for its minimum, before and between its runs. Gangs "
-        "that still wait count with their waiting time so far."
+        "Total time for which a gang waited for its minimum number of tasks, before and between "
+        "its runs. For a gang that is still waiting, this is its waiting time so far."
     )
     return quantile_chart("waits", "Waiting time by queue", times, "queue", note)
 

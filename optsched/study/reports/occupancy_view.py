@@ -163,7 +163,7 @@ def grid_film(
                 rects.append(svg.rect(where, class_=holder.css, rx=2))
         cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
     names = svg.group(_draw_names(grid, boxes, now), class_="names")
-    caption = "Gangs on GPUs at the instant of the slider"
+    caption = "Gangs on GPUs at the instant that the slider selects"
     drawing = svg.drawing(NAME, height, caption, [*labels, *cells, names])
     drawn = Chart(NAME, title, drawing, legend, tables, note, is_walkable=True)
     return Film(drawn, data, len(at), shown, captions[shown])

@@ -27,8 +27,8 @@ def usage_section(found: Chargeback) -> Section:
         both = [([c.queue, c.user], c.amounts) for c in found.charges]
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
     note = (
-        "GPU hours that pods held from binding until they left their node. Idle: before the gang "
-        "had its minimum. Lost: work that must be repeated."
+        "GPU hours from when pods were bound until they left their node. Idle: before the gang had "
+        "its minimum number of pods. Lost: work that must be repeated."
     )
     return Section("usage", "GPU hours", tables, [note])
 
@@ -75,8 +75,8 @@ _NUMBERS: Final = (
     ("preemptions", "preemptions", "how often a running gang was stopped for another gang"),
     ("stopped by nodes", "node_failures", "how often a node failure stopped a gang"),
     ("GPU hours lost", "wasted_gpu_hours", "work that had to be repeated"),
-    ("tier of a gang", "topology_tier", "lowest HyperNode tier that contains it, mean of starts"),
-    ("pairs across leaves", "cross_leaf_pairs", "task pairs in different leaves, mean of starts"),
+    ("tier of a gang", "topology_tier", "lowest HyperNode tier that contains it, mean over starts"),
+    ("pairs across leaves", "cross_leaf_pairs", "task pairs in different leaves, mean over starts"),
     ("SLA misses", "sla_misses", "gangs that waited longer than their SLA"),
     ("sessions", "sessions", "number of scheduling sessions"),
 )  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_distribution_ends_at_the_part_of_the_gangs_with_a_time() -> None:
         ["few", "1", "25.0 %", "5.0s"],
         ["none", "0", "0.0 %", "–"],
     ]
-    assert chart.note.startswith("A curve ends at the part of the gangs whose time is known")
+    assert chart.note.startswith("A curve ends at the fraction of gangs whose time is known")
     assert not cdf_chart("jct", "Completion time", curves[:1]).note
 
 

@@ -95,7 +95,7 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
         message = f"requirements are too many: write at most {MOST_REQUIREMENTS} in all terms"
         yield FieldError(f"spec.affinity.nodeAffinity.{_REQUIRED}", number, message)
     if len(shape.request) > MOST_TERMS:
-        message = f"names of resources are too many: write at most {MOST_TERMS} in all containers"
+        message = f"resource names are too many: write at most {MOST_TERMS} in all containers"
         yield FieldError("spec.containers", len(shape.request), message)
 
 
