@@ -122,7 +122,7 @@ def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
 def _deny_access(queue: Queue, who: str, review: Review) -> None:
     lists = queue.access_lists
     admitted = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in lists if lists[key])
-    reasons = [f"its annotations let in {admitted}"] if admitted else []
+    reasons = [f"its annotations admit {admitted}"] if admitted else []
     if review.settings.checks_use:
         reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
     review.deny(

@@ -161,6 +161,6 @@ def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) ->
     asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.missing_resources)
     return Reason(
         ReasonCode.OVERCOMMITTED,
-        f"it needs {asked} at least; with that, more would be let in than the cluster or queue "
-        f"{gang.queue} is expected to have room for",
+        f"it needs at least {asked}; if it were admitted, the admitted gangs would need more than "
+        f"the cluster or queue {gang.queue} is expected to offer",
     )

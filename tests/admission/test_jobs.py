@@ -473,7 +473,7 @@ def test_the_lists_of_a_queue_say_who_may_use_it(
         "/jobs/mutate", obj, around, settings=settings, user=user, groups=frozenset(groups)
     )
     sentence = (
-        "user eve may not use queue lab-a from namespace ml: its annotations let in "
+        "user eve may not use queue lab-a from namespace ml: its annotations admit "
         "optsched.io/users: ann, bob; optsched.io/groups: lab-a; optsched.io/namespaces: a-ns"
     )
     assert response.problems == (() if may else (sentence,))

@@ -14,8 +14,7 @@ from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
 QUEUE_KEY = "scheduling.volcano.sh/queue-name"
 LOCKED = queue("lab", annotations={"optsched.io/users": "ann"})
 MAY_NOT = (
-    "user eve may not use queue lab from namespace ml: its annotations let in "
-    "optsched.io/users: ann"
+    "user eve may not use queue lab from namespace ml: its annotations admit optsched.io/users: ann"
 )
 TIERS = (
     "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"

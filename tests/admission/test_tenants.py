@@ -32,12 +32,12 @@ ANN, EVE = Subject("ann", frozenset({"lab"})), Subject("eve", frozenset({"other"
 LAB = world(queue("lab", annotations={"optsched.io/users": "ann"}), queue("other"))
 OPEN = world(queue("lab"), queue("other"))
 MAY_NOT = (
-    f"user eve may not use queue lab from namespace {NAMESPACE}: its annotations let in "
+    f"user eve may not use queue lab from namespace {NAMESPACE}: its annotations admit "
     "optsched.io/users: ann"
 )
 UNKNOWN = (
     "an unknown submitter (no annotation optsched.io/submitter: submit again) may not use "
-    f"queue lab from namespace {NAMESPACE}: its annotations let in optsched.io/users: ann"
+    f"queue lab from namespace {NAMESPACE}: its annotations admit optsched.io/users: ann"
 )
 
 Raw = dict[str, Any]

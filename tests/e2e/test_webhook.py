@@ -264,7 +264,7 @@ def test_the_lists_of_a_queue_keep_others_out(webhook: Webhook, api: Api, space:
     api.post(QUEUES, queue("lab-a", {"optsched.io/groups": "lab-a"}))
     api.post(QUEUES, queue("lab-b", {"optsched.io/groups": "system:masters"}))
     said = denial(lambda: submit(api, space, job(queue="lab-a")))
-    assert f"may not use queue lab-a from namespace {space}: its annotations let in" in said
+    assert f"may not use queue lab-a from namespace {space}: its annotations admit" in said
     submit(api, space, job(queue="lab-b"), "ours")
     for name in ("lab-a", "lab-b"):
         api.delete(f"{QUEUES}/{name}")
