@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Outage:
-    """Tracks the operations that fail because the API server is unavailable.
+    """Tracks operations that fail because the API server is unavailable, and broken watches.
 
-    Also tracks the broken watches by key.
+    Each operation or watch has a key.
     """
 
     def __init__(self) -> None:

@@ -146,7 +146,7 @@ class VolumeBinder:
     # --- requests --------------------------------------------------------------------------------
 
     async def provision(self, pending: PendingVolumes) -> Refusal | None:
-        """Request volumes and wait until all claims are bound; return the first refusal, or None.
+        """Request volumes and wait until all claims are bound; return the first failure, or None.
 
         Raises Stopped if this process no longer leads.
         """
@@ -181,7 +181,7 @@ class VolumeBinder:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Reserve a volume or select a node for a claim; return the refusal, if any."""
+        """Reserve a volume or select a node for a claim; return the failure, if any."""
         async with self._slots:
             for _ in range(TRIES):
                 if not self._context.may_continue():
