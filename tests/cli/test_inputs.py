@@ -590,9 +590,7 @@ def test_strict_says_first_that_nothing_is_decided(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text(NODE + JOB + "---\n" + NODE)
     lines = run("solve", path, *SMALL, "--strict").stderr.splitlines()
-    assert (
-        lines[0] == f"{path}: nothing is decided: --strict refuses 1 mistake or object. Without it:"
-    )
+    assert lines[0] == f"{path}: nothing is solved: --strict rejects 1 problem:"
     assert lines[1].endswith("occurs more than once; the last occurrence applies")
     assert len(lines) == 2
 

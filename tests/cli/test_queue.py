@@ -338,9 +338,9 @@ def test_operate_changes_what_is_said(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("obj", "others", "why"),
     [
-        (queue("default"), [], "the cluster needs it"),
-        (queue("root"), [], "the cluster needs it"),
-        (queue("q"), [queue("b", "q"), queue("a", "q")], "below it are a, b"),
+        (queue("default"), [], "every cluster needs this queue"),
+        (queue("root"), [], "every cluster needs this queue"),
+        (queue("q"), [queue("b", "q"), queue("a", "q")], "its child queues are a, b"),
         (queue("q", status={"allocated": {"cpu": "4", "pods": "2"}}), [], "its pods hold cpu=4,"),
         (queue("q", status={"allocated": {"cpu": "0", "pods": "0"}}), [queue("a")], ""),
         (queue("q", status={"state": "Open"}), [queue("a", "root")], ""),
@@ -359,7 +359,7 @@ def test_delete_takes_an_open_queue_away_and_no_other(cluster: FakeCluster) -> N
     cluster.put(queue("stays"))
     refused = optsched("queue", "delete", "-n", "stays")
     assert refused.exit_code == 4
-    assert refused.stderr == "Error: queue stays is not deleted: below it are below\n"
+    assert refused.stderr == "Error: queue stays is not deleted: its child queues are below\n"
     result = optsched("queue", "delete", "-n", "q")
     assert (result.exit_code, result.stdout) == (0, "delete queue q successfully\n")
     assert {ref.name for ref in cluster.objects} == {"below", "stays"}

@@ -62,7 +62,7 @@ def test_strict_replays_nothing_of_a_trace_with_a_mistake(command: str, tmp_path
     result = CliRunner().invoke(main, [*given, "--strict"])
     assert (result.exit_code, result.stdout, out.exists()) == (2, "", False)
     refusal, mistake = result.stderr.splitlines()[:2]
-    assert refusal == "nothing is replayed: --strict refuses 1 mistake. Without it:"
+    assert refusal == "nothing is replayed: --strict rejects 1 error:"
     assert "tasks" in mistake
     assert "1.5" in mistake
     assert CliRunner().invoke(main, given).exit_code == 0

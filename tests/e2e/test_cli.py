@@ -116,7 +116,8 @@ def test_queues_are_created_operated_and_deleted(
         assert f"└─ {child}" in shell("queue list --tree")
         refused = shell.try_(f"queue delete {meant}")
         assert refused.exit_code == 4
-        assert refused.stderr == f"Error: queue {name} is not deleted: below it are {child}\n"
+        why = f"its child queues are {child}"
+        assert refused.stderr == f"Error: queue {name} is not deleted: {why}\n"
         shell(f"queue delete {child}")
 
         columns = control_plane.kubectl("get", "queue", name, "-o", "wide").splitlines()[0].split()

@@ -132,7 +132,7 @@ class Usage:
         allowed, used, request = over.texts()
         message = (
             f"the ResourceQuota {over.quota} allows {allowed}: {used} are in use, "
-            f"its minimum requests {request}"
+            f"the pods that must start together request {request}"
         )
         return Reason(ReasonCode.QUOTA, message), over.request > over.hard
 

@@ -289,10 +289,10 @@ def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
     """
     name = name_of(obj)
     if name in _BUILTIN:
-        return "the cluster needs it"
+        return "every cluster needs this queue"
     children = sorted(name_of(each) for each in queues if parent_of(each) == name)
     if children:
-        return f"below it are {', '.join(children)}"
+        return f"its child queues are {', '.join(children)}"
     allocated = (obj.get("status") or {}).get("allocated") or {}
     held = {resource: q for resource, q in allocated.items() if parse_amount(resource, q)}
     if held:

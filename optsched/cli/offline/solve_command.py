@@ -74,10 +74,8 @@ def instance_of(
     is_refused = strict and bool(read.problems or read.left_out)
     if is_refused:
         number = len(read.problems) + len(read.left_out)
-        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
-        print_text(
-            console, f"{path}: nothing is decided: --strict refuses {objects}. Without it:", "red"
-        )
+        objects = "1 problem" if number == 1 else f"{number} problems"
+        print_text(console, f"{path}: nothing is solved: --strict rejects {objects}:", "red")
     for problem in read.problems:
         print_text(console, str(problem), "yellow")
     for sentence in read.left_out[:MOST_LEFT_OUT]:

@@ -124,8 +124,8 @@ _OPTIONS: Final = (
 def show_problems(console: Console, problems: Sequence[str], *, strict: bool) -> None:
     """Print the problems of traces; exit with 2 if there are any and `strict` is set."""
     if strict and problems:
-        mistakes = count_noun(len(problems), "mistake")
-        message = f"nothing is replayed: --strict refuses {mistakes}. Without it:"
+        mistakes = count_noun(len(problems), "error")
+        message = f"nothing is replayed: --strict rejects {mistakes}:"
         print_text(console, message, "red")
     for problem in problems:
         print_text(console, problem, "yellow")

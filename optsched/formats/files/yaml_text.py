@@ -255,7 +255,7 @@ class _Builder:
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
-                raise _error(f"the alias {event.anchor} names no complete anchor", event)
+                raise _error(f"the alias {event.anchor} refers to no complete anchor", event)
             # A shared value uses no extra memory, but readers visit it once per alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
