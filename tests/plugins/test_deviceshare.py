@@ -151,6 +151,21 @@ def test_residents_keep_what_they_were_told() -> None:
     assert [(u.memory, u.cores, u.number) for u in used] == [(600, 100, 1), (600, 0, 1)]
 
 
+@pytest.mark.parametrize(("rest", "memory"), [(2, [200, 200]), (3, [0, 200])])
+def test_residents_without_known_shares_are_allocated_together(
+    rest: int, memory: list[int]
+) -> None:
+    """In order of names, both single vGPUs get GPU-1, and the pod of several vGPUs gets none."""
+    task = gang("r", ("w", 1, vgpu(memory=100))).tasks[0]
+    wide = replace(task, shape=vgpu(rest, memory=100))
+    residents = tuple(
+        replace(running(each, "n"), key=f"ns/{name}")
+        for name, each in (("a", task), ("b", task), ("c", wide))
+    )
+    used = VGPU.resident_use(replace(host("n", *shared_gpus(200, 200)), residents=residents))
+    assert [use.memory for use in used] == memory
+
+
 def test_nobody_joins_a_card_whose_cores_are_all_taken() -> None:
     task = running(gang("r", ("w", 1, vgpu(memory=1, cores=60))).tasks[0], "n")
     pair = [

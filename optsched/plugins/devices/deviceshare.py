@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, product
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -63,6 +64,9 @@ EXCLUSIVE = "optsched.io/gpu-exclusive"
 """The annotation that lists the exclusion groups of a task; see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
+MAX_FAILURES: Final = 100
+"""Maximum number of failed states in a search for shares of residents without a known share."""
+
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
@@ -235,12 +239,16 @@ class DeviceShare(Rule):
         return found
 
     def _allocate_tasks(
-        self, node: Node, used: Sequence[Usage], sharing: Sequence[Task]
+        self,
+        node: Node,
+        used: Sequence[Usage],
+        sharing: Sequence[Task],
+        max_failures: float = inf,
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
         Devices are allocated in Volcano's order if possible, else in any order that fits all
-        tasks.
+        tasks. The search for another order ends after `max_failures` failed states.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -268,7 +276,9 @@ class DeviceShare(Rule):
                 (not w.need.is_alone, -w.need.memory, -w.need.percent, -w.need.cores),
             )
         )
-        chosen = _allocate_all(node.shared_gpus, tuple(used), requests, 0, frozenset(), set())
+        chosen = _allocate_all(
+            node.shared_gpus, tuple(used), requests, 0, frozenset(), set(), max_failures
+        )
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Allocation]]] = {t.key: [] for t in sharing}
@@ -287,7 +297,11 @@ class DeviceShare(Rule):
         return _sum_holdings(node, {key: known[key] for key in known if key in staying})
 
     def holdings(self, node: Node) -> dict[str, list[Allocation]]:
-        """Return the device shares of each resident of a node, by task key."""
+        """Return the device shares of each resident of a node, by task key.
+
+        Residents without a known share get shares such that all residents fit. If no such shares
+        are found, residents get shares one by one, and a resident that does not fit gets none.
+        """
         used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
         found: dict[str, list[Allocation]] = {}
@@ -307,14 +321,17 @@ class DeviceShare(Rule):
                 )
                 found.setdefault(task.key, []).append(taken)
                 _add_use(used, found[task.key][-1])
-        for task in node.residents:
+        unknown = [
+            task for task in node.residents if task.key not in found and self.gpu_needs(task.shape)
+        ]
+        assumed = self._allocate_tasks(node, used, unknown, MAX_FAILURES)
+        if assumed is not None:
+            return found | {key: [taken for _, taken in each] for key, each in assumed.items()}
+        for task in unknown:
             needs = self.gpu_needs(task.shape)
-            if needs and task.key not in found:
-                found[task.key] = (
-                    assign(node.shared_gpus, used, needs, task.shape, self.prefers) or []
-                )
-                for taken in found[task.key]:
-                    _add_use(used, taken)
+            found[task.key] = assign(node.shared_gpus, used, needs, task.shape, self.prefers) or []
+            for taken in found[task.key]:
+                _add_use(used, taken)
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -640,6 +657,7 @@ def _allocate_all(
     first: int,
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
+    max_failures: float,
 ) -> list[list[Allocation]] | None:
     """Return an allocation of the requests from index `first` on, or None if none exists.
 
@@ -651,7 +669,7 @@ def _allocate_all(
     need, may, task, _ = requests[first]
     if not need.is_npu or not first or requests[first - 1].task != task:
         mine = frozenset()
-    if (first, mine, used) in dead:
+    if (first, mine, used) in dead or len(dead) >= max_failures:
         return None
     open_devices = [
         i
@@ -664,7 +682,9 @@ def _allocate_all(
             for each in taken:
                 _add_use(after, each)
             own = mine.union(each.at for each in taken)
-            rest = _allocate_all(devices, tuple(after), requests, first + 1, own, dead)
+            rest = _allocate_all(
+                devices, tuple(after), requests, first + 1, own, dead, max_failures
+            )
             if rest is not None:
                 return [list(taken), *rest]
     dead.add((first, mine, used))
