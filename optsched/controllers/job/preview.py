@@ -12,12 +12,13 @@ from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
 from optsched.controllers.job.podgroups import desired_group, first_tasks, waits
 from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
+from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from optsched.api.job import Job
     from optsched.api.json_fields import Manifest
-    from optsched.units import FieldError
 
     Raw = Mapping[str, Any]
 
@@ -44,6 +45,8 @@ def expand_job(
     keyed by name.
     """
     job, errors = parse_job(manifest)
+    if job is not None and not errors:
+        errors = tuple(_find_odd_containers(job))
     if job is None or errors:
         return None, errors
     group = desired_group(job, manifest, classes.get)
@@ -53,6 +56,20 @@ def expand_job(
     )
     later = tuple(task.name for task in job.spec.tasks if waits(task))
     return Expanded(group, pods, later), ()
+
+
+def _find_odd_containers(job: Job) -> Iterator[FieldError]:
+    """Yield an error for each container that is not a mapping, which the pods would lack."""
+    for number, task in enumerate(job.spec.tasks):
+        spec = task.template.get("spec")
+        if not isinstance(spec, dict):
+            continue
+        for field in ("initContainers", "containers"):
+            found = spec.get(field)
+            for index, each in enumerate(found if isinstance(found, list) else ()):
+                if each is not None and not isinstance(each, dict):
+                    path = f"spec.tasks[{number}].template.spec.{field}[{index}]"
+                    yield FieldError(path, each, "is not a mapping of field names to values")
 
 
 _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})

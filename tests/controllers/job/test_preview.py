@@ -120,3 +120,19 @@ def test_a_mistake_in_a_job_is_reported_with_its_field(tmp_path: Path) -> None:
     problems = [str(problem) for problem in read_instance(file, preview=preview_jobs).problems]
     assert len(problems) == 1
     assert "spec.minAvailable" in problems[0]
+
+
+def test_a_container_that_is_no_mapping_is_a_mistake_in_the_job(tmp_path: Path) -> None:
+    """Without an error, the pods of the job would lack the container."""
+    containers = [7, {"name": "m", "image": "i"}]
+    tasks = [{"name": "a", "replicas": 1, "template": {"spec": {"containers": containers}}}]
+    broken = replaced(OBJECTS["job"], ("spec", "tasks"), tasks)
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE, broken]}))
+    read = read_instance(file, preview=preview_jobs)
+    (problem,) = map(str, read.problems)
+    wanted = (
+        "spec.tasks[0].template.spec.containers[0]: 7 is not a mapping of field names to values"
+    )
+    assert problem.endswith(wanted)
+    assert read.snapshot.gangs == ()
