@@ -1,6 +1,5 @@
-"""Preemption and reclaim: select running tasks to evict, so that gangs can start.
+"""Preemption and reclaim: choose the running tasks to evict so that gangs can start.
 
-The package `joint` selects victims for all gangs of a session in one integer program. The package
-`sequential` selects victims gang by gang. Mathematics: models/formulation/victims.md and
-entitled.md.
+`joint` chooses victims for all gangs of a session in one integer program; `sequential` chooses them
+gang by gang. Mathematics: models/formulation/victims.md and entitled.md.
 """

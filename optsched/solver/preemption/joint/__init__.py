@@ -1,1 +1,1 @@
-"""One integer program for a session, which selects gangs to start, nodes and victims."""
+"""One integer program that chooses a session's starting gangs, their nodes and the victims."""

@@ -1,4 +1,4 @@
-"""Bounds on the objective levels over all plans, including plans with evictions."""
+"""Bounds on the levels over all plans, including plans that evict tasks."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """Bounds over all plans that the policy allows, with any evictions.
+    """Bounds over all plans that the policy allows, whatever they evict.
 
     Attributes
     ----------
     levels
-        The bound on each level of the policy, for plans whose earlier levels are at least as good
-        as in the given plan. A bound is None if the joint model does not encode the level, or if
-        the time limit is reached.
+        The bound on each level, over plans that are at least as good on all earlier levels as the
+        given plan. None if the joint model does not encode the level or the time limit is reached.
     victims
-        A lower bound on the number of evictions, for plans whose levels over gangs are at least as
-        good as in the given plan.
+        A lower bound on the number of evictions, over plans that are at least as good on the gang
+        levels.
     whole_gangs
-        A lower bound on the number of gangs that are evicted entirely. The bound covers plans that
-        are at least as good on levels over gangs and evict no more tasks than the given plan.
+        A lower bound on the number of gangs evicted entirely, over plans that are at least as good
+        on the gang levels and evict no more tasks than the given plan.
 
     """
 
@@ -59,11 +58,11 @@ def bound_with_evictions(
     reach: frozenset[str],
     solve: tuple[Solver, Limits, Callable[[], int | None]],
 ) -> EvictionBounds | None:
-    """Return a bound on every level over all plans, including plans with evictions.
+    """Return a bound on every level over all plans, including plans that evict tasks.
 
-    The bound on a level covers all plans whose earlier levels are at least as good as `values`. For
-    plans with evictions, the joint model omits constraints that rows cannot express. The bounds are
-    therefore valid, but may be loose.
+    A bound covers plans whose earlier levels are at least as good as `values`. The joint model
+    omits constraints on evictions that cannot be written as rows, so the bounds are valid but may
+    be loose.
 
     Parameters
     ----------
@@ -72,17 +71,17 @@ def bound_with_evictions(
     goal
         Tiers of gangs and objective levels of the problem.
     values
-        The given plan's value of each level, followed by the number of evictions, if known.
+        The given plan's value of each level, then its number of evictions, if known.
     reach
         The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     solve
-        Solver, limits of one solve, and a function that returns the milliseconds left, or None
-        without a time limit.
+        The solver, the limits of one solve, and a function that returns the remaining milliseconds,
+        or None without a time limit.
 
     Returns
     -------
     EvictionBounds | None
-        The bounds. None if the model is too large, or if a bound contradicts the plan's values.
+        The bounds, or None if the model is too large or a bound contradicts the plan's values.
 
     """
     tiers, levels = goal
@@ -114,13 +113,13 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an expression that bounds a level in the joint model, or None without a bound."""
+    """Return an expression that bounds a level in the joint model, or None if there is none."""
     form = joint.form
-    # The demand of a queue includes victims, so evictions do not reduce the queue's deserved share.
+    # A queue's demand includes victims, so evictions do not reduce its deserved share.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
-    # The admission level does not count a gang that is evicted entirely and starts again.
+    # The admission level does not count a gang that is evicted entirely and restarts.
     problem, running = form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     may_end = (candidates > 0) & (candidates >= joint.facts.held)
@@ -129,7 +128,7 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
 
 
 class _Bounds:
-    """A solver of the joint model that bounds levels sequentially."""
+    """Bounds one level after another in the joint model."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
@@ -139,7 +138,7 @@ class _Bounds:
         self._held: list[tuple[Expression, int]] = []
 
     def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
-        """Require in all later solves that a level is at least as good as a given value."""
+        """Require later solves to be at least as good on a level as a given value."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
             expression = Expression(expression.variables, factors, -expression.constant)
@@ -156,8 +155,8 @@ class _Bounds:
             return None
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value. If the model is wrong, the bound becomes
-        # worse than the plan, which reveals the error.
+        # Require slightly less than the plan's value: if the model is wrong, the bound then
+        # contradicts the plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._joint.form.model.rows

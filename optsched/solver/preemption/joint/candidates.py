@@ -1,4 +1,4 @@
-"""Candidate victims of a session: all running tasks that some plan may evict."""
+"""Candidate victims of a session: the running tasks that some plan may evict."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Running tasks that a plan may evict, on axis V of `problem.running`.
+    """Masks of running tasks that some plan may evict, by reason (axis V of `problem.running`).
 
     Attributes
     ----------
     preempted
-        (V,) mask of tasks with a lower priority than some pending gang of the same queue.
+        (V,) tasks of a lower priority than some pending gang in the same queue.
     exchanged
-        (V,) mask of tasks with a lower priority than some pending task of the same gang.
+        (V,) tasks of a lower priority than some pending task of the same gang.
     reclaimed
-        (V,) mask of tasks in reclaimable queues, if a gang of another queue is pending.
+        (V,) tasks in reclaimable queues, provided that a gang of another queue is pending.
 
     """
 
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """A mask (V,) of the tasks that may be preempted, exchanged or reclaimed."""
+        """A mask (V,) of the tasks that are preempted, exchanged or reclaimed by some plan."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -41,18 +41,18 @@ class Candidates(NamedTuple):
 def find_candidates(
     facts: SessionFacts, reach: frozenset[str], *, waives: bool = True
 ) -> Candidates:
-    """Return all running tasks that some plan may evict.
+    """Find all running tasks that some plan may evict.
 
     Parameters
     ----------
     facts
-        Running tasks, and the deserved shares of queues.
+        The running tasks and the deserved shares of queues.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     waives
-        True to include protected tasks that may be evicted only for claims within a guarantee.
-        Protected tasks are valid candidates only in a model for bounds, because candidates do not
-        depend on a claim.
+        Whether to include protected tasks that only reclaims within a guarantee may evict. This is
+        valid only in a model for bounds, because the candidates do not depend on the reclaiming
+        gang.
 
     """
     problem, running = facts.problem, facts.running

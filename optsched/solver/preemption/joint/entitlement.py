@@ -1,9 +1,10 @@
-"""Rows of the joint model that allow evictions only for entitled gangs.
+"""Rows of the joint model that allow evictions only for gangs that are entitled to them.
 
-The rows are sums over gangs of the rows in `plugins.eviction.entitled`. A task is evicted only if
-some admitted gang is entitled to the eviction, but the model does not choose a preemptor. For each
-pair of a reclaimer class and a lending queue, rows limit the claim and the amount that the lender
-gives back. A reclaimer class is a set of gang classes of one queue that request the same resources.
+The rows are those of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if some
+admitted gang is entitled to its eviction; the model does not choose which gang is the preemptor.
+For each pair of a reclaimer class and a lending queue, rows limit how much the class reclaims and
+how much the lender gives back. A reclaimer class is a set of gang classes of one queue that request
+the same resources.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""The maximum number of pairs for which a model for bounds has claim rows."""
+"""Maximum number of pairs for which a model for bounds limits the amounts reclaimed."""
 
 MOST_EXACT_PAIRS = 200
-"""The maximum number of pairs of reclaimer class and lending queue in an exact model."""
+"""Maximum number of (reclaimer class, lending queue) pairs in an exact model."""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -44,31 +45,29 @@ def add_entitlement_rows(
     wholes: Sequence[Whole],
     able: EntitledClasses | None = None,
 ) -> tuple[I64, list[ReclaimPair]]:
-    """Add rows that allow only victims that some admitted gang is entitled to evict.
+    """Add rows that allow a victim only if some admitted gang is entitled to evict it.
 
     Parameters
     ----------
     form
         The joint model.
     facts
-        Running tasks, and the deserved shares of queues.
+        The running tasks and the deserved shares of queues.
     groups, evict
-        Groups of equal candidate victims, and (K,) the eviction variable of each group.
+        Groups of equal candidate victims, and the eviction variable (K,) of each group.
     who
-        Three masks (K,) of groups that may be preempted, exchanged and reclaimed, as in
-        `Candidates`.
+        Masks (K,) of the groups that may be preempted, exchanged and reclaimed, as in `Candidates`.
     wholes
-        Victim gangs that keep their minimum or are evicted entirely.
+        Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a model for bounds, in which tasks
-        may be evicted for all classes. A model for bounds omits conditions that rows cannot
-        express.
+        Gang classes for which tasks may be evicted. None means a model for bounds, in which this
+        holds for all classes, and which omits conditions that cannot be written as rows.
 
     Returns
     -------
     tuple
-        The variables (K,) that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed. The second element lists the pairs of a reclaimer class and a lending queue.
+        The variables (K,) that count the reclaimed tasks of each group, or -1 where none may be
+        reclaimed, and the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who
@@ -101,10 +100,10 @@ def add_entitlement_rows(
 def has_too_many_pairs(
     form: Formulation, facts: SessionFacts, groups: Groups, reclaimed: Bool, reclaims: Bool
 ) -> bool:
-    """Return whether an exact model has more than `MOST_EXACT_PAIRS` pairs of reclaimer and lender.
+    """Return whether an exact model exceeds `MOST_EXACT_PAIRS` reclaimer and lender pairs.
 
-    The mask `reclaimed` (K,) selects groups of victims that may be reclaimed. The mask `reclaims`
-    (H,) selects gang classes that may reclaim.
+    `reclaimed` (K,) is the mask of victim groups that may be reclaimed, and `reclaims` (H,) that of
+    gang classes that may reclaim.
     """
     if facts.due is None or not reclaimed.any():
         return False
@@ -120,9 +119,9 @@ def _add_preempt_rows(
     columns: tuple[I64, I64, Bool],
     preempts: Bool,
 ) -> None:
-    """Allow preemption only if a task is placed for a gang with a priority above the threshold.
+    """Allow preemption only if a task of a gang with priority above the threshold is placed.
 
-    Each row is evicted − reclaimed ≤ count · gain, where the variable `gain` is 0 or 1.
+    Each row is evicted − reclaimed ≤ count · gain, with a binary variable `gain`.
     """
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
@@ -146,13 +145,13 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add a row: the variable `gain` is at most the number of placed tasks in gang classes (H,)."""
+    """Add a row: `gain` is at most the number of placed tasks of some gang classes, a mask (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
 
 class EntitledClasses(NamedTuple):
-    """The masks (H,) of gang classes that may preempt, and of gang classes that may reclaim."""
+    """Masks (H,) of the gang classes that may preempt, and of those that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
@@ -168,8 +167,8 @@ class ReclaimerClass(NamedTuple):
     classes
         (H,) mask of the gang classes.
     always, sometimes
-        (R,) mask of resources that all tasks of the gang classes request, and (R,) mask of
-        resources that at least one task requests.
+        (R,) masks of the resources that all tasks of the classes request, and that at least one
+        requests.
 
     """
 
@@ -180,7 +179,7 @@ class ReclaimerClass(NamedTuple):
 
 
 class ReclaimPair(NamedTuple):
-    """A reclaimer class, a lending queue, and the 0-1 variable that lets the class reclaim."""
+    """A reclaimer class, a lending queue, and the binary variable that lets the class reclaim."""
 
     variable: int
     kind: ReclaimerClass
@@ -188,7 +187,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """A builder of the rows on reclaiming, whose rows share variables."""
+    """Builds the rows that restrict reclaiming, which share variables."""
 
     def __init__(
         self,
@@ -211,7 +210,7 @@ class _Reclaiming:
         self._ancestors_of: dict[int, I64] = {}
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
-        """Return, for each lending queue, the reclaimer classes entitled to lent capacity."""
+        """Return the reclaimer classes that are entitled to each lending queue's capacity."""
         kinds, lenders, is_due = self.find_due_pairs()
         return {
             lender: [kinds[i] for i in np.flatnonzero(due).tolist()]
@@ -221,8 +220,8 @@ class _Reclaiming:
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
-        A class is entitled if its queue or an ancestor deserves a share of a resource that the
-        class requests. Common ancestors of the class's queue and the lending queue do not count.
+        A class is entitled if its queue, or an ancestor that it does not share with the lending
+        queue, deserves a share of a resource that the class requests.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -255,7 +254,7 @@ class _Reclaiming:
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
     ) -> list[ReclaimPair]:
-        """Add all rows for lending queues and entitled reclaimer classes; return all pairs."""
+        """Add the rows for all lending queues and entitled reclaimer classes; return the pairs."""
         groups, model = self._groups, self._form.model
         claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
         found: list[ReclaimPair] = []
@@ -284,8 +283,8 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # At most one class reclaims from a lending queue, so that one gang can be the
-                # reclaimer of all victims.
+                # At most one class reclaims from a lending queue, so one gang can be the reclaimer
+                # of all victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -294,7 +293,7 @@ class _Reclaiming:
         return found
 
     def _ancestors(self, queue: int) -> I64:
-        """Return the indices of a queue and its ancestors, ascending."""
+        """Return the indices of a queue and its ancestors in ascending order."""
         if queue not in self._ancestors_of:
             self._ancestors_of[queue] = np.flatnonzero(self._facts.above[queue])
         return self._ancestors_of[queue]
@@ -303,12 +302,11 @@ class _Reclaiming:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         requested = pair.kind.sometimes if is_exact else pair.kind.always
         line = self._ancestors(pair.kind.queue)
-        # Common ancestors of the reclaiming and the lending queue gain nothing.
+        # Common ancestors of the reclaiming and the lending queue do not gain anything.
         for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
-                    # The variable `within` is 1 only if the queue uses at most its deserved
-                    # share.
+                    # `within` is 1 only if the queue uses at most its deserved share.
                     form, model = self._form, self._form.model
                     problem = form.problem
                     below = problem.queues.subtree[a]
@@ -331,7 +329,7 @@ class _Reclaiming:
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """Return the amount of a resource that the plan places for a queue and its descendants."""
+        """Return how much of a resource the plan places for a queue and its descendants."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -339,12 +337,12 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows that let a lender give back the lender's excess, but not its guarantee.
+        """Add rows that let a lender give back its excess, but nothing of its guarantee.
 
         `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """
         line = self._ancestors(lender)
-        # Read only the ancestors of the lender, because arrays over all queues are much longer.
+        # Read only the lender's ancestors, because arrays over all queues are much longer.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
@@ -363,7 +361,7 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            # A claim within a guarantee may evict gangs that are larger than the lender's excess.
+            # A reclaim within a guarantee may evict gangs that are larger than the lender's excess.
             is_open = pair is None and any(
                 self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )
@@ -384,12 +382,12 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows: before its last unit is evicted, a lender holds more than it keeps.
+        """Add rows that require a lender to hold more than it keeps before its last eviction.
 
-        A unit is a task, or the tasks that a gang or subgroup loses together. The rows ignore
-        victims of preemption within the queue, because such victims may be evicted later. `victims`
-        holds the groups that the rows protect, all groups of the lender, and the groups whose
-        requests the rows subtract.
+        The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
+        Victims of preemption within the queue are ignored, because they may be evicted later.
+        `victims` holds the protected groups, all groups of the lender, and the groups whose
+        requests are subtracted.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -403,12 +401,12 @@ class _Reclaiming:
             for unit in self._units
             if np.isin(unit.members, kept).any() and (self._reclaim[unit.members] >= 0).all()
         ]
-        # In a model for bounds, a gang that is evicted entirely may lose some tasks by preemption.
+        # In a model for bounds, preemption may account for some tasks of a gang that is evicted
+        # entirely.
         leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Exact models ignore gains, because queues could otherwise reclaim from each other in a
-            # cycle.
+            # Exact models ignore gains; otherwise queues could reclaim from each other in a cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

@@ -1,4 +1,4 @@
-"""The joint model of gangs and victims, and the objects that the variables describe."""
+"""The joint model of gangs and victims, and what its variables mean."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ class JointModel:
     form
         The aggregated model of gangs and queues.
     facts
-        Running tasks, and the deserved shares of queues.
+        The running tasks and the deserved shares of queues.
     groups
-        Groups of equal candidate victims, axis K. All victims in a group are on one node.
+        Groups of equal candidate victims on one node (axis K).
     evict, whole
-        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
-        gang is evicted entirely.
+        (K,) variables that count the victims of each group, and (J,) binary variables that are 1 if
+        a gang is evicted entirely.
     node_set
-        (N,) index of the node set to which each node belongs, -1 for nodes that no task fits.
+        (N,) index of each node's node set, or -1 for nodes on which no task fits.
     supplied
-        (C, M) variables that count the tasks of each class on each set of nodes, -1 where no task
-        fits.
+        (C, M) variables that count the tasks of each class on each node set, or -1 where none fits.
     reclaim, pairs
-        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed. `pairs` lists the pairs of a reclaimer class and a lending queue.
+        (K,) variables that count the reclaimed tasks of each group, or -1 where none may be
+        reclaimed, and the pairs of a reclaimer class and a lending queue.
     able
         Gang classes for which tasks may be evicted, or None in a model for bounds.
 
@@ -57,7 +56,7 @@ class JointModel:
     able: EntitledClasses | None
 
     def count_whole_gangs(self) -> Expression:
-        """Return the number of gangs evicted entirely, including gangs with one task."""
+        """Return the number of gangs evicted entirely, including gangs of one task."""
         alone = self.groups.gang < 0
         ends = np.concatenate([self.evict[alone], self.whole])
         return Expression.of(ends, np.ones(len(ends), np.int64))

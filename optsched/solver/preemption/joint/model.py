@@ -1,10 +1,9 @@
-"""The joint model of a session: starting gangs, tasks on nodes, and evicted tasks.
+"""The joint model of a session: which gangs start, where their tasks run, and who is evicted.
 
-Mathematics: models/formulation/entitled.md, "The joint model". The joint model extends the direct
-model of `solver.model.encoding`. For each group of equal running tasks on a node, an integer
-variable counts the evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor
-in `_MASKING`. The optimum of a model for bounds is a bound on all plans that the policy allows,
-with and without evictions.
+Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
+of `solver.model.encoding` by an integer variable for each group of equal running tasks on a node,
+which counts the group's evictions. A model for bounds ignores rules that are neither in `_ENCODED`
+nor in `_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -50,28 +49,28 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
-"""The maximum number of integer variables of a joint model. Larger models are not built."""
+"""Maximum number of integer variables of a joint model; larger models are not built."""
 
 MOST_SINGLE = 20_000
-"""The maximum number of class-node pairs for which the model does not merge nodes into sets."""
+"""Maximum number of (task class, node) pairs for which nodes are not merged into sets."""
 
 MOST_MERGED = 4_000
-"""The maximum number of pairs of task class and node set, above which node sets are merged."""
+"""Maximum number of (task class, node set) pairs; with more, node sets are merged."""
 
 MERGED_SETS = 6
-"""The number of node sets after merging, if there are more than `MOST_MERGED` pairs."""
+"""Number of node sets after merging sets that form more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
-"""The maximum number of step sizes per resource in rounded rows.
+"""Maximum number of step sizes per resource in rounded rows.
 
-The most frequent requests are the step sizes.
+The most frequent requests are used as step sizes.
 """
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
-"""Rules whose rows are valid for every plan with evictions, if `Formulation.victims` is set."""
+"""Rules whose rows hold for every plan with evictions if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose node masks ignore tasks of gangs, and thus hold for plans with evictions."""
+"""Rules whose node masks ignore tasks of gangs, so they hold for plans with evictions."""
 
 
 def encode_joint(
@@ -81,7 +80,7 @@ def encode_joint(
     reach: frozenset[str],
     waiting_gangs: WaitingGangs | None = None,
 ) -> JointModel | None:
-    """Return the joint model of a session, without objective levels.
+    """Encode a session as a joint model, without levels.
 
     Parameters
     ----------
@@ -91,15 +90,15 @@ def encode_joint(
         The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     waiting_gangs
         The waiting gangs for an exact model, or None for a model for bounds. Every solution of an
-        exact model is a valid plan, but some plans are excluded. A model for bounds excludes no
-        valid plan, but some solutions are not valid plans.
+        exact model is a valid plan, but some valid plans are excluded. A model for bounds excludes
+        no valid plan, but some of its solutions are not valid plans.
 
     Returns
     -------
     JointModel | None
-        The joint model. None if the model would have more than `MOST_VARIABLES` integers. For an
-        exact model, the result is also None if there are too many pairs of a reclaimer class and a
-        lending queue, or if `is_tied` is True.
+        The joint model, or None if it would have more than `MOST_VARIABLES` integer variables. An
+        exact model is also None if it has too many pairs of a reclaimer class and a lending queue,
+        or if `is_tied` is true.
 
     """
     is_exact = waiting_gangs is not None
@@ -114,11 +113,11 @@ def encode_joint(
         -1,
         np.flatnonzero(candidates.any_reason),
         candidates.reclaimed,
-        # Victims of gangs with pending tasks form separate groups.
+        # Victims of gangs that also have pending tasks form separate groups.
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
-    # The idle capacity of nodes after every candidate is evicted or moved.
+    # The idle capacity of nodes once every candidate is evicted or moved.
     full = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     full = groups.release_capacity(full, groups.count)
     if moves is not None:
@@ -135,7 +134,7 @@ def encode_joint(
     able = None
     if waiting_gangs is not None:
         able = find_entitled_classes(form, rules, waiting_gangs)
-        # Check the number of pairs first, to avoid building rows of a rejected model.
+        # Check the number of pairs first, to avoid building the rows of a rejected model.
         if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
             return None
     evict = form.model.add_variables(0, groups.count)
@@ -149,7 +148,7 @@ def encode_joint(
     wholes = VictimGrouper(facts).wholes(-1, groups, state)
     whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
-    # A bound must hold for plans in which reclaims within a guarantee override budgets.
+    # A bound must also cover plans in which reclaims within a guarantee override budgets.
     overriding = None
     if not is_exact and facts.floors.yielding.any():
         overriding = candidates.reclaimed
@@ -165,7 +164,7 @@ def encode_joint(
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule is custom, or makes placements depend on other tasks of a node.
+    """Return whether a rule is custom, or ties placements to other tasks of a node.
 
     The result is also True if gangs can choose from too many topology domains.
     """
@@ -180,10 +179,9 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class WaitingGangs:
-    """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
+    """Masks (G,) of the gangs with an unplaced task, and of the gangs with a placed task.
 
-    The masks describe the placements without evictions. A gang with placed and unplaced tasks is in
-    both masks.
+    They describe the placements without evictions. A gang can be in both masks.
     """
 
     lacks: Bool
@@ -191,7 +189,7 @@ class WaitingGangs:
 
 
 def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
-    """Return masks of the gangs with unplaced tasks and with placed tasks in `decisions`."""
+    """Find the gangs with unplaced tasks, and those with placed tasks, in `decisions`."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
@@ -203,10 +201,9 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes with unplaced tasks, for which tasks may be evicted.
+    """Return the gang classes with unplaced tasks for which tasks may be evicted.
 
-    If tasks of a gang already run or are placed, the gang preempts only if the policy allows
-    preemption for growth.
+    A gang with running or placed tasks preempts only if the policy allows preemption for growth.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
@@ -219,9 +216,9 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows: no task of a gang class is placed if running tasks of its gangs are evicted.
+    """Add rows: a gang class places no task if running tasks of its gangs are evicted.
 
-    `gang_of` (K,) holds the gang index of each victim group.
+    `gang_of` (K,) is the gang index of each victim group.
     """
     gangs, model = form.gangs, form.model
     class_of = np.full(form.problem.num_gangs, -1, np.int64)
@@ -241,7 +238,7 @@ def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Groups of equal running tasks that may move: the node, size and request of each group."""
+    """Groups of equal running tasks that may move: node, number of tasks and request per group."""
 
     node: I64
     count: I64
@@ -260,7 +257,7 @@ def _group_movable_tasks(facts: SessionFacts) -> _Moves:
 
 
 def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
-    """Return the number (C, N) of tasks of each class that fit a node without candidate victims."""
+    """Return how many tasks (C, N) of each class fit on each node without candidate victims."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:
@@ -276,10 +273,10 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 
 
 def _group_nodes(most: I64) -> I64:
-    """Return the index (N,) of the set of each node, -1 for nodes that no task fits.
+    """Return the index (N,) of each node's node set, or -1 for nodes on which no task fits.
 
     A set is a single node, or all nodes that the same task classes may use. If there are too many
-    sets, sets are merged until `MERGED_SETS` sets remain.
+    sets, they are merged into `MERGED_SETS` sets.
     """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -299,7 +296,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Return the aggregated model of gangs and queues, for nodes without candidate victims."""
+    """Return the aggregated model of gangs and queues, with all candidate victims removed."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -311,7 +308,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """Add and return variables (C, M) for task classes on node sets, as part of supply rows."""
+    """Add variables (C, M) for task classes on node sets to the supply rows, and return them."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):
@@ -333,7 +330,7 @@ def _add_capacity_rows(
     evict: I64,
     moves: _Moves | None,
 ) -> None:
-    """Add rows Σ request·x ≤ future idle + Σ request·evicted for each node set and resource."""
+    """Add rows Σ request·x ≤ future idle + Σ request·evicted per node set and resource."""
     problem, model = form.problem, form.model
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
@@ -355,7 +352,7 @@ def _add_capacity_rows(
             rows.append(node_set[moves.node[known]])
             variables.append(moved[known])
             factors.append(-moves.request[known, r])
-            # A moved task uses capacity on another node, so moves do not increase the cluster's
+            # A moved task uses capacity of another node, so moves do not increase the cluster's
             # capacity.
             model.add_rows(
                 0,
@@ -376,12 +373,12 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each node set and several steps.
+    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
-    The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
-    of the size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables,
-    their node sets and their requests of the resource. `capacity` holds the node set and capacity
-    of each node.
+    They are Chvátal-Gomory roundings of each node's capacity row, summed over nodes: requests of
+    size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, their
+    node sets and their requests of the resource. `capacity` holds each node's node set and
+    capacity.
     """
     placed, at, request = supply
     node_set, base = capacity

@@ -1,4 +1,4 @@
-"""Find the preemptor of each victim in a solution of the joint model."""
+"""Assign a preemptor to each victim in a solution of the joint model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
 
 
 class Preemptors:
-    """A matching of victims to preemptors: entitled gangs that use the capacity of the victims.
+    """Matches victims to preemptors: entitled gangs that use the victims' capacity.
 
-    On each node, a preemptor uses the capacity of victims up to the requests of the preemptor's own
-    tasks. If a gang is evicted entirely, a preemptor must use the capacity of only one evicted
-    task. Equal tasks of two gangs may swap nodes, because the model does not distinguish equal
-    tasks.
+    On each node, a preemptor uses the capacity of victims up to the requests of its own tasks. If a
+    gang is evicted entirely, its preemptor must use the capacity of at least one of its tasks.
+    Equal tasks of two gangs may swap nodes, because the model does not distinguish them.
 
     Attributes
     ----------
     node_of
-        (T,) index of the node of each task, after equal tasks swap nodes.
+        (T,) node index of each task, after swaps of equal tasks.
     order
-        The indices of gangs that get a node, the most important gang first.
+        Indices of the gangs that get a node, most important first.
 
     """
 
@@ -53,14 +52,14 @@ class Preemptors:
     def list_evictions(
         self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
     ) -> list[Evict]:
-        """Return the evictions of victims with a preemptor, reclaimed tasks first.
+        """Return the evictions of all victims that have a preemptor, reclaimed tasks first.
 
-        The largest unit of each lending queue is evicted last, after other victims of the same
+        The largest unit of each lending queue is evicted last, after all other victims of its
         preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
-        # The gangs that may preempt tasks of each victim gang, the most important first.
+        # For each victim gang, the gangs that may preempt its tasks, most important first.
         preemptors = {
             lost: [
                 g
@@ -103,11 +102,11 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Mark some reclaimed victims as preempted, and return a mask (m,) of the remaining ones.
+        """Turn reclaimed victims into preempted ones where needed; return a mask (m,) of the rest.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. If no preemptor uses this capacity, the function may mark a reclaimed task of the
-        gang as preempted.
+        tasks. If no preemptor does, a reclaimed task of the gang whose capacity is used becomes
+        preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -122,9 +121,9 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Drop gangs that do not fit after the evictions; return the evictions for the kept gangs.
+        """Drop gangs that do not fit after the evictions; return the evictions for the other gangs.
 
-        The most important gangs are kept. Victims for a dropped gang keep running.
+        The most important gangs are kept. Victims of dropped gangs keep running.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
         problem, kept, is_known = self._problem, list(evictions), False
@@ -151,7 +150,7 @@ class Preemptors:
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]
     ) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs in an order whose last victims form the largest unit.
+        """Return (victim, preemptor) pairs, ordered so that the largest unit comes last.
 
         A unit is a task, or all tasks of a gang that is evicted entirely.
         """
@@ -171,7 +170,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose victims must all be evicted, because of minimums or subgroups."""
+        """Return the gangs of which all victims must be evicted, due to minimums or subgroups."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -185,9 +184,9 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return a map from victims to preemptors, without victims that have no possible preemptor.
+        """Return the preemptor of each victim that has one.
 
-        Victims in gangs that are evicted entirely get preemptors first.
+        Victims of gangs that are evicted entirely get their preemptors first.
         """
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
@@ -197,8 +196,7 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor with tasks on the victim's node, because such a preemptor needs
-                # the eviction.
+                # Prefer a preemptor with tasks on the victim's node, because it needs the eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -219,9 +217,9 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses a victim's capacity, after a swap of tasks if necessary.
+        """Return the first gang that uses the capacity of a victim, if necessary after a swap.
 
-        Return None if no gang uses the victim's capacity.
+        Returns None if no gang does.
         """
         gang = self._find_user(preemptors, victims)
         if gang is not None:
@@ -243,7 +241,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a node than its recorded victims release."""
+        """Return whether a gang requests more on a node than its assigned victims release there."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
@@ -256,9 +254,9 @@ class Preemptors:
         return bool((gives & (released < requested)).any())
 
     def _swap(self, gang: int, nodes: I64) -> bool:
-        """Swap a gang's task with an equal task on `nodes`; return whether a swap was possible.
+        """Swap a gang's task with an equal task on `nodes`; return whether this is possible.
 
-        A task is not swapped if its gang already uses a victim's capacity on the task's node.
+        Tasks are not swapped if their gang already uses a victim's capacity on their node.
         """
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()

@@ -1,8 +1,8 @@
-"""Rows of the exact joint model: evict tasks on a node only if an entitled gang gets the node.
+"""Rows of the exact joint model that evict tasks only where an entitled gang gets the node.
 
-The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without the
-rows of the module `presence`, the model could evict tasks for a gang on nodes that the gang does
-not use. Other queues could use the victims' capacity without an entitlement to reclaim.
+The verifier rejects a plan whose preemptor does not use the capacity of its victims. Without these
+rows, the model could evict tasks for a gang on nodes that the gang does not use, and other queues
+could use that capacity without being entitled to reclaim it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """The rows of an exact joint model that allow victims only on nodes that entitled gangs get."""
+    """Adds the rows that allow victims only on nodes that entitled gangs get."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
         self._coming: dict[tuple[int, bytes], I64] = {}
 
     def add_rows(self) -> None:
-        """Add rows for every group of victims.
+        """Add the rows for every group of victims.
 
-        If a gang is evicted entirely or by subgroups, an entitled gang must get a node of an
-        evicted task. For every other victim, an entitled gang must get the victim's node.
+        If a gang is evicted entirely or by subgroups, an entitled gang must get the node of one of
+        the evicted tasks. In all other cases, an entitled gang must get the victim's node.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
-        # Limit tasks on nodes to placed tasks, so each task justifies victims on one node only.
+        # Limit tasks on nodes to placed tasks, so that each task justifies victims on one node
+        # only.
         for task_class, row in enumerate(joint.supplied):
             mine = row[row >= 0]
             placed = form.placed(
@@ -56,7 +57,7 @@ class Presence:
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).
 
-        If a 0-1 variable in `unless` is 1, the row does not restrict the victims.
+        If a binary variable in `unless` is 1, the row does not restrict the victims.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -78,12 +79,12 @@ class Presence:
     def _add_limit(
         self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
     ) -> None:
-        """Add the row Σ columns ≤ upper + by · Σ lifting to the model."""
+        """Add the row Σ columns ≤ upper + by · Σ lifting."""
         factors = [*columns.values(), *[-by] * len(lifting)]
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return variables that count tasks of gang classes (H,) on the sets of nodes `sets`."""
+        """Return the variables that count tasks of gang classes (H,) on some node sets."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
@@ -91,10 +92,10 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) that count a task class on sets of nodes, for some gang classes.
+        """Return variables (M,): the tasks of a class on each node set, for some gang classes (H,).
 
-        A variable is -1 where no task fits. The variables `supplied` count the tasks of all gang
-        classes, so tasks of some gang classes need separate variables.
+        A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
+        the tasks of all gang classes.
         """
         form = self._joint.form
         supplied: I64 = self._joint.supplied[task_class]

@@ -1,4 +1,4 @@
-"""Choose the victims for all gangs of a session jointly, with one integer program."""
+"""Choose the victims for all gangs of a session in one integer program."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""The maximum number of solves of a joint model.
+"""Maximum number of solves of a joint model.
 
-Each later solve excludes victims whose capacity no gang used.
+Each further solve excludes victims whose capacity no gang used.
 """
 
 _MS_PER_VARIABLE = 0.1
-"""The wall time in milliseconds per integer variable that a solver needs for its first solution.
+"""Milliseconds of wall time per integer variable that a solver needs for its first solution.
 
-The measurement used clusters of 50 to 180 mixed nodes on two cores in 2026. Within a second, models
-of 9 400 integers had a solution, and models of 10 500 integers had no solution.
+Measured on clusters of 50 to 180 mixed nodes on two cores in 2026: within one second, models of 9
+400 integers had a solution, and models of 10 500 integers had none.
 """
 
 DropInvalid: TypeAlias = (
     "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 )
-"""A function that removes the actions of gangs that violate a rule.
+"""Removes the actions of gangs that violate a rule.
 
-The gang keys passed to the function are ordered by importance.
+Its last argument lists gang keys in order of importance.
 """
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
-    """Return whether the solver may find a solution of the joint model within a wall time.
+    """Return whether the solver may find a solution of the joint model in time.
 
     Most integer variables of the joint model count the tasks of one class on one node.
     """
@@ -84,37 +84,36 @@ def find_victims_jointly(
     settings: VictimSearchSettings,
     drop_invalid: DropInvalid,
 ) -> EvictionPlan | None:
-    """Return jointly chosen victims and nominations for all gangs of a session.
+    """Choose victims and nominations for all gangs of a session jointly.
 
-    The first objectives are the policy's levels over gangs, in the order of the policy. The next
-    objectives are the number of victims, the number of gangs evicted entirely, and the victims'
-    priority, lost work and size. The last objectives are the tasks beyond minimums of gangs, and
-    the scores of nodes.
+    The objectives are, in this order: the policy's gang levels; the number of victims; the number
+    of gangs evicted entirely; the victims' priority, lost work and size; the tasks beyond gangs'
+    minimums; and the node scores.
 
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`, because a placed gang could evict tasks only to free capacity for other gangs.
+    `decisions`, because evictions for a placed gang could only free capacity for other gangs.
 
     Parameters
     ----------
     problem, rules
         The problem before any eviction, and the rules of the policy.
     goal
-        Tiers of gangs and objective levels of the problem.
+        The tiers of the gangs, and the levels of the problem.
     decisions
-        Placements without evictions. The solver starts from the given placements.
+        The placements without evictions, from which the solver starts.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     settings
-        The solver, the limits of a solve and the time left.
+        The solver, the limits of a solve, and the remaining time.
     drop_invalid
-        A function that removes the actions of gangs that violate rules, the least important gangs
-        first, and returns the remaining actions.
+        Removes the actions of gangs that violate rules, least important gangs first, and returns
+        the remaining actions.
 
     Returns
     -------
     EvictionPlan | None
-        Victims and nominations. None if the model is too large or omits rules on nodes, or if the
-        time limit is reached. Also None if no eviction remains after invalid actions are removed.
+        Victims and nominations. None if the model is too large or omits rules on nodes, if the time
+        limit is reached, or if no eviction remains after removing invalid actions.
 
     """
     tiers, levels = goal
@@ -185,7 +184,7 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions with equal levels, reclaim the most tasks, so that preemptors are
+    # Among solutions with equal levels, reclaim as many tasks as possible, so that preemptors are
     # deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
@@ -204,15 +203,14 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
 
 
 class _Reading(NamedTuple):
-    """The evictions and nominations decoded from a solution of the joint model.
+    """The evictions and nominations in a solution of the joint model.
 
     Attributes
     ----------
     plan
-        Evictions and nominations without actions that violate rules, or None if no eviction
-        remains.
+        Evictions and nominations without those that violate rules, or None if no eviction remains.
     unused
-        (K,) number of victims in each group whose capacity no entitled gang uses.
+        (K,) number of victims per group whose capacity no entitled gang uses.
     num_dropped
         Number of gangs that get nodes in the solution but not in the plan.
 
@@ -226,10 +224,10 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Return the evictions and nominations of a solution, without actions that violate rules.
+    """Decode a solution to evictions and nominations, and drop those that violate rules.
 
     The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
-    no preemptor uses keep running. Gangs that need the capacity of these victims are dropped.
+    no preemptor uses keep running, and gangs that need this capacity are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -269,7 +267,7 @@ def _read_solution(
 def _find_nominations(
     problem: Problem, node_of: I64, gangs: Sequence[int]
 ) -> dict[int, Nominations]:
-    """Return the nominations of each gang as (entry, node, number of tasks), in gang order."""
+    """Return each gang's nominations as (entry, node, number of tasks), keyed in gang order."""
     found: dict[int, Nominations] = {}
     for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])
@@ -283,9 +281,9 @@ def _find_nominations(
 
 
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
-    """Return the victims, and a mask of the victims that are reclaimed.
+    """Return the victims, and a mask of those that are reclaimed.
 
-    Among equal tasks, the tasks created last are evicted.
+    Among equal tasks, those created last are evicted.
     """
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()
@@ -302,7 +300,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return the amount of each resource that reclaiming queues may hold after the evictions.
+    """Return how much of each resource reclaiming queues may hold after the evictions.
 
     See `plugins.shares.entitlement`.
     """

@@ -1,4 +1,4 @@
-"""Find the running tasks that exclude nodes for a gang's tasks by rules other than capacity."""
+"""Find running tasks that exclude nodes for a gang's tasks by rules other than capacity."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """A search for running tasks that exclude nodes for a gang's pending tasks by rules.
+    """Finds running tasks that exclude nodes for a gang's pending tasks.
 
     Attributes
     ----------
     alone
-        The problem without running gangs, so that possible victims exclude no node.
+        The problem without running gangs, in which possible victims exclude no node.
 
     """
 
@@ -48,10 +48,9 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return the candidate victims that exclude nodes for task classes, as (class, blocker).
+        """Return (class, blocker) pairs of candidate victims that exclude nodes for task classes.
 
-        If a running task that is not a candidate excludes a node, the node is removed from
-        `allowed`.
+        Nodes that running tasks other than candidates exclude are removed from `allowed`.
         """
         found = []
         for c in np.unique(task_class).tolist():
@@ -73,7 +72,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield the excluded nodes of each domain, with the excluding victim groups."""
+        """Yield the excluded nodes of each domain, with the victim groups that exclude them."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -86,7 +85,7 @@ class Blockers:
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a task class depend on other tasks of the node."""
+        """Return whether placing tasks of a class depends on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = any(
                 r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
@@ -94,7 +93,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Number the running tasks (V,) that affect placements of a task class, once for each rule.
+        """Number the running tasks (V,) that affect placements of a class, one array per rule.
 
         See `VictimRelevance`.
         """
@@ -111,9 +110,9 @@ class Blockers:
         """Return the placements of other gangs that affect placements of the tied classes.
 
         A class is tied if its placements depend on other tasks of the node. Returns None if there
-        are no tied classes, and no placed task depends on the possible victims `tasks` (V,).
+        are no tied classes and no placed task depends on the possible victims `tasks` (V,).
         """
-        # Sum up the earlier placements of tied classes by class and node.
+        # Sum the earlier placements of tied classes per class and node.
         problem, none = self._facts.problem, np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         classes, nodes, numbers = parts or (none, none, none)
@@ -127,7 +126,7 @@ class Blockers:
             return None
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
-        # Skip terms whose domains are single nodes, because such domains do not group nodes.
+        # Skip terms whose domains are single nodes, because they do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         domains = np.zeros(problem.num_nodes, np.int64)
         if wide:
@@ -140,7 +139,7 @@ class Blockers:
         return OtherPlacements(task_class, node, number, self._known[1], domains)
 
     def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
-        """Return whether placed tasks of a class may depend on running tasks in the mask (V,)."""
+        """Return whether placed tasks of a class may depend on running tasks in a mask (V,)."""
         problem = self._facts.problem
         found = (
             r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break
@@ -150,10 +149,10 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add the rows of rules on tasks that share a node, for the cluster after evictions.
+        """Add the rows of rules on tasks that share a node, for the cluster after the evictions.
 
-        `supplied` (E, N) holds the variable of each entry and node, or -1 where the node is
-        excluded. `leave` (K,) holds the variables that count evictions of each victim group.
+        `supplied` (E, N) holds the variable of each entry and node, or -1 where it is excluded.
+        `leave` (K,) holds the variables that count the evictions of each victim group.
         """
         others = eviction.constraints.others
         assert others is not None  # noqa: S101  the caller has checked it
@@ -162,7 +161,7 @@ class Blockers:
         for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():
             mine = supplied[eviction.task_class == c]
             by_class[c] = mine[0] if len(mine) == 1 else _add_sums(model, mine)
-        # Add the placements of other gangs to the variables that count tasks on nodes.
+        # Add the placements of other gangs to the variables that count tasks per node.
         at = (others.task_class, others.node)
         own = by_class[at]
         most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
@@ -184,7 +183,7 @@ class Blockers:
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Return variables (N,) that are the column sums of `variables` (m, N), -1 if empty."""
+    """Return variables (N,) for the column sums of `variables` (m, N), or -1 if there are none."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

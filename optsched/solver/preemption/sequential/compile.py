@@ -1,4 +1,4 @@
-"""Compile the eviction problem of a gang: the tasks that may be evicted, and the limits."""
+"""Compile the eviction problem of a gang: which tasks may be evicted, and the limits."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class _Candidates(NamedTuple):
-    """Masks (V,) of possible victims and reclaimed tasks, and the claims of the gang's queues.
+    """Masks (V,) of possible victims and of reclaimed tasks, and the reclaim limits of queues.
 
-    A claim is a triple (queue, resource, amount), whose amount limits the gain of the queue.
+    An element (queue, resource, amount) of `claims` is the maximum that the queue may gain.
     """
 
     leave: Bool
@@ -46,17 +46,16 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """A compiler of the eviction problems of a session, which share precomputed data.
+    """Compiles the eviction problems of a session, which share precomputed data.
 
     Parameters
     ----------
     reach
         Names of the actions that may evict tasks: preempt, reclaim.
     keeps_reservations
-        Whether the nodes of reservations stay closed to gangs that would delay the reservations.
+        Whether reserved nodes stay closed to gangs that would delay the reservation.
     reclaiming
-        Indices of gangs that may only reclaim tasks, so that no task of the gang's own queue is
-        evicted.
+        Indices of gangs that may only reclaim: no task of their own queue is evicted for them.
 
     """
 
@@ -89,7 +88,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def list_domains(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return node masks for the victim search, and whether all topology domains are covered."""
+        """Return the node masks to search for victims, and whether they cover all domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -99,7 +98,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        Returns None if no eviction can help, or if the gang already has its minimum.
+        Returns None if evictions cannot help or the gang already has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -109,10 +108,10 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum`, where guarantees override budgets.
+        """Return the problem of `compile_minimum` with budgets that yield to guarantees overridden.
 
-        Reclaims within a guarantee are not limited by budgets that yield to guarantees. Returns
-        None if the gang may reclaim no task of these budgets within a guarantee.
+        These budgets do not limit reclaims within a guarantee. Returns None if the gang can reclaim
+        no task that they protect within a guarantee.
         """
         if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None
@@ -132,7 +131,7 @@ class EvictionCompiler:
         return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
 
     def may_claim_guarantee(self, gang: int, state: EvictionState) -> bool:
-        """Return whether a gang may reclaim some task within a guarantee, at least for growth."""
+        """Return whether a gang may reclaim some task within a guarantee, at least to grow."""
         if not self.problem.queues.guarantee.any():
             return False
         return bool(self._find_covered(gang, state, grows=True).any())
@@ -152,12 +151,12 @@ class EvictionCompiler:
         *,
         overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang that reclaims within the guarantee of a queue.
+        """Return the eviction problem of a gang that reclaims within a queue's guarantee.
 
-        The problem has no limits on the amounts that lenders give back. A victim gang may therefore
-        be larger than the excess of the victim's queue. With `overrides_budgets`, budgets that
-        yield to guarantees do not limit the victims. Returns None if the guarantees of the queue
-        and its ancestors do not cover the claim.
+        It does not limit how much lenders give back, so a victim gang may be larger than its
+        queue's excess. With `overrides_budgets`, budgets that yield to guarantees do not limit the
+        victims. Returns None if the guarantees of the queue and its ancestors do not cover the
+        gang's request.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
@@ -193,8 +192,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem for tasks beyond the minimum, within guarantees of the queue.
 
-        The queue gains at most the unused part of the guarantees that cover the claim. With
-        `overrides_budgets`, budgets that yield to guarantees do not limit the victims.
+        The queue gains at most the unused part of the guarantees. With `overrides_budgets`, budgets
+        that yield to guarantees do not limit the victims.
         """
         if overrides_budgets and not self.may_override_budgets(gang, state, grows=True):
             return None
@@ -238,23 +237,23 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem for up to `rest` (E,) tasks beyond a gang's minimum.
 
-        The gang's queue reclaims capacity up to the queue's deserved share. Tasks of the queue
-        itself are evicted only if the policy allows gangs to preempt beyond their minimum.
+        The gang's queue reclaims at most up to its deserved share. Tasks of the queue itself are
+        evicted only if the policy lets gangs preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang must start pending tasks together to reach its minimum."""
+        """Return whether a gang must still start pending tasks together to reach its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem in which a gang's pending tasks replace its running tasks.
+        """Return the eviction problem in which pending tasks of a gang replace its running tasks.
 
-        The pending tasks of the gang's highest priority may replace running tasks of lower
-        priority.
+        The gang's pending tasks of the highest priority may replace its lower-priority running
+        tasks.
         """
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
@@ -376,7 +375,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """Return a mask (V,) of tasks on nodes allowed for the gang, and of blocking tasks."""
+        """Return a mask (V,) of the tasks on nodes allowed for the gang, and of blocking tasks."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -388,7 +387,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks in queues that exceed a limit after a gang's gain (R,)."""
+        """Return a mask (V,) of the tasks in queues that would exceed a limit after a gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:
@@ -425,11 +424,11 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # The model has not decided which tasks start.
+            # It is not yet decided which tasks start.
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
-            # A claim within a guarantee may evict protected tasks.
+            # A reclaim within a guarantee may evict protected tasks.
             held = problem.queues.summed_up(state.used)
             waived = self.facts.floors.waived(
                 queue,
@@ -442,8 +441,8 @@ class EvictionCompiler:
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
                 is_related = (running.request[:, shared] > 0).any(axis=1)
-                # If a task of a unit uses a requested resource, the other tasks of the unit are
-                # evicted too; see `Limits.lendings`.
+                # If a task of a unit uses a requested resource, the unit's other tasks are evicted
+                # too; see `Limits.lendings`.
                 gangs = np.zeros(problem.num_gangs, np.bool_)
                 gangs[running.gang_of[lent & is_related]] = True
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]
@@ -451,7 +450,7 @@ class EvictionCompiler:
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = [row for row in claim if not self.facts.above[lender][row[0]]]
                 is_due = any(r in always for _, r, _ in rows)
-                # Victims in the gang's own queue reduce the amount that the gang has to claim.
+                # Victims in the gang's own queue reduce the amount that the gang has to reclaim.
                 fits = all(least[r] - released[r] <= most for _, r, most in rows)
                 if self.facts.reclaimable[lender] and is_due and fits:
                     reclaimed |= lent & (running.queue_of == lender)
@@ -464,13 +463,13 @@ class EvictionCompiler:
     ) -> Bool:
         """Return a mask (V,) of the running tasks that may be evicted for a gang.
 
-        With `overrides_budgets`, a claim within a guarantee overrides budgets that yield to it.
+        With `overrides_budgets`, reclaims within a guarantee override budgets that yield to it.
         """
         grows = not self.has_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """Return the amounts that queues may hold after reclaiming, by (queue, resource)."""
+        """Return how much queues may hold after reclaiming, keyed by (queue, resource)."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
         requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
@@ -506,9 +505,9 @@ class EvictionCompiler:
     def _find_claim(
         self, queue: int, state: EvictionState, requested: I64
     ) -> list[tuple[int, int, int]]:
-        """Return the amounts that a queue and its ancestors may gain within deserved shares.
+        """Return how much a queue and its ancestors may gain within their deserved shares.
 
-        Each result is (queue, resource, amount), for a requested resource of which the queue
+        Each result is (queue, resource, amount), for each requested resource of which the queue
         deserves a share.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has checked it

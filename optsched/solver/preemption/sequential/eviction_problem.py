@@ -1,8 +1,8 @@
-"""The data of one gang's eviction problem: demand, possible victims and constraints.
+"""The eviction problem of one gang: its demand, the possible victims and the constraints.
 
-Interchangeable victims on one node form a group, axis K. A group holds tasks of gangs with one
-running task and the same queue, priority, request and cost, or equal tasks of one larger gang.
-Victim gangs with several running tasks (axis J) must keep a minimum or be evicted entirely.
+Interchangeable victims on one node form a group (axis K): either single running tasks of gangs with
+equal queue, priority, request and cost, or equal tasks of one larger gang. Victim gangs with
+several running tasks (axis J) must keep their minimum or be evicted entirely.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EvictionState:
-    """The state of the cluster after the evictions and placements for earlier gangs.
+    """The cluster after the evictions and placements for earlier gangs.
 
     Attributes
     ----------
     future_idle
         (N, R) future idle capacity of nodes.
     used
-        (Q, R) amounts that the gangs of each queue hold, including nominations. `used` excludes
-        gangs of child queues.
+        (Q, R) amounts that the gangs of each queue hold, including nominations but without child
+        queues.
     firm
-        (Q, R) amounts in `used` that are certain. Certain amounts belong to running tasks that are
-        not evicted, and to gangs for which tasks are evicted. All other gangs are placed again
-        after the evictions, and may stay pending.
+        (Q, R) the part of `used` that is certain: running tasks that are not evicted, and gangs for
+        which tasks are evicted. All other gangs are placed again after the evictions and may stay
+        pending.
     evicted
         (V,) mask of evicted tasks.
     spent
-        Number of evictions that use each disruption budget, in the order of the snapshot.
+        Number of evictions counted against each disruption budget, in the order of the snapshot.
     came
         Earlier placements as parallel arrays (m,): task class, node, number of tasks.
     entitled
@@ -71,29 +71,28 @@ class EvictionState:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of interchangeable victims on one node, axis K.
+    """Groups of interchangeable victims on one node (axis K).
 
     Attributes
     ----------
     of_task, tasks
-        (V',) group of each candidate victim, and the index of the victim on axis V of running
-        tasks.
+        (V',) group of each candidate victim, and its index among the running tasks (axis V).
     node, queue, priority, lost, size, count
-        (K,) node, queue and priority of each group, lost work and dominant share of one task in the
-        group, and number of tasks.
+        (K,) node, queue and priority of each group, lost work and dominant share of one of its
+        tasks, and number of its tasks.
     gang
-        (K,) index of each group's gang on axis J, or -1 for tasks of gangs with one running task.
+        (K,) index (axis J) of each group's gang, or -1 for gangs with a single running task.
     role, part
-        (K,) number of each group's role in the gang, and index of the group's subgroup in
-        `Whole.parts`. `part` is -1 without a subgroup.
+        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`, or
+        -1.
     reclaimed, returned_last
-        (K,) masks of the groups in lending queues, and of the groups in lending queues that give
-        back capacity only after other queues.
+        (K,) masks of the groups in lending queues, and of those in lending queues that give back
+        capacity only after other queues.
     queue_priority
-        (K,) priority of each group's lending queue minus the lowest queue priority.
-        `queue_priority` is 0 for groups in the preempting gang's own queue.
+        (K,) priority of each group's lending queue minus the lowest queue priority; 0 for groups in
+        the preempting gang's own queue.
     request
-        (K, R) request of one task in each group.
+        (K, R) request of one task of each group.
 
     """
 
@@ -120,7 +119,7 @@ class Groups:
         return len(self.node)
 
     def release_capacity(self, idle: I64, counts: I64) -> I64:
-        """Return the idle capacity (N, R) after `counts` (K,) victims of each group terminate."""
+        """Return the idle capacity (N, R) once `counts` (K,) victims of each group terminate."""
         later = idle.copy()
         np.add.at(later, self.node, counts[:, None] * self.request)
         return later
@@ -128,19 +127,18 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A subgroup of a victim gang that keeps its size or is evicted entirely.
+    """A subgroup of a victim gang, which keeps its size or is evicted entirely.
 
     Attributes
     ----------
     policy
-        Index of the subgroup's policy among the subgroup policies of the gang.
+        Index of the subgroup's policy among the gang's subgroup policies.
     held, surplus
-        Number of the subgroup's running tasks, and number of its running tasks beyond the size.
+        Number of the subgroup's running tasks, and how many of them exceed its size.
     may_end
         Whether all running tasks of the subgroup may be evicted.
     core
-        Number of the subgroup's last tasks, which are evicted together if the entire subgroup is
-        evicted.
+        Number of the subgroup's last tasks, which can only be evicted together.
 
     """
 
@@ -153,23 +151,22 @@ class VictimSubGroup:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A victim gang that keeps its minimum or is evicted entirely.
+    """A victim gang, which keeps its minimum or is evicted entirely.
 
     Attributes
     ----------
     gang
         Index of the gang on axis G.
     held, surplus
-        Number of the gang's running tasks, and number of its running tasks beyond the minimum.
+        Number of the gang's running tasks, and how many of them exceed its minimum.
     by_role
-        For each role that has a minimum: role number, number of running tasks, and number of
-        surplus tasks.
+        For each role that has a minimum: role number, number of running tasks, and surplus.
     may_end
         Whether all running tasks of the gang may be evicted.
     parts, spare_parts
-        The subgroups of the gang, and (policy, number of subgroups beyond the minimum).
+        The gang's subgroups, and (policy, number of subgroups beyond the policy's minimum) pairs.
     core
-        Number of the gang's last tasks, which are evicted together if the gang is evicted entirely.
+        Number of the gang's last tasks, which can only be evicted together.
 
     """
 
@@ -190,9 +187,9 @@ class Limit:
     Attributes
     ----------
     resource
-        The index of the resource, -1 if the constraint does not include an amount of the gang.
+        Index of the resource, or -1 if the constraint does not include an amount of the gang.
     claimed
-        Groups whose eviction activates the constraint, or None if the constraint is always active.
+        Groups of which an eviction activates the constraint; None if it is always active.
 
     """
 
@@ -204,20 +201,20 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition that a lending queue holds enough of a resource until the last eviction.
+    """A condition that a lending queue holds enough of a resource until its last eviction.
 
-    A unit is a task, or the tasks that a gang or subgroup loses together. Until the last unit is
-    evicted, the queue must hold more of the resource than it keeps.
+    The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before its
+    eviction, the queue must hold more of the resource than it keeps.
 
     Attributes
     ----------
     resource, size
-        The resource, and the amount of the resource that the last unit holds.
+        The resource, and how much of it the last unit holds.
     below, most
         Victim groups of the queue and its descendants, and the maximum amount of the resource that
-        evicted tasks in these groups may hold.
+        their victims may hold.
     members, need
-        Victim groups that may form the last unit, and the minimum number of evicted tasks in these
+        Victim groups that may form the last unit, and the minimum number of victims in these
         groups.
 
     """
@@ -232,20 +229,19 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while holding more than it keeps.
+    """The constraint that a lending queue loses tasks only while it holds more than it keeps.
 
-    The lender must hold more of some requested resource than the lender keeps. The constraint does
-    not protect tasks that hold no resource of the lender's deserved share.
+    It must hold more of some requested resource than it keeps. Tasks that hold no resource of which
+    the lender deserves a share are not protected.
 
     Attributes
     ----------
     queue, due
-        The lending queue or an ancestor, and the amounts that the queue `queue` keeps, as
-        (resource, amount).
+        The lending queue or an ancestor, and the (resource, amount) pairs that this queue keeps.
     groups
-        Indices of the victim groups (at least one) of the lender that the constraint protects.
+        Indices of the lender's victim groups (at least one) that are protected.
     options
-        The conditions of which at least one must hold if a protected task is evicted.
+        Conditions, of which at least one must hold if a protected task is evicted.
 
     """
 
@@ -256,12 +252,12 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """Placements of other gangs, for tasks whose placements depend on other tasks of the node.
+    """Placements of other gangs, on which placements of tied tasks depend.
 
     Attributes
     ----------
     task_class, node, number
-        Parallel arrays (m,): task class, node, and number of tasks of the class on the node.
+        (m,) task class, node, and number of tasks of the class on the node, as parallel arrays.
     problem
         The problem after the evictions for earlier gangs.
     domain_of
@@ -277,7 +273,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """The nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
+    """Nodes (m,) that `entries` can use only once all tasks of `groups` are evicted."""
 
     entries: I64
     nodes: I64
@@ -286,17 +282,17 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """The guarantees of queues for one resource, which limit the growth of other queues.
+    """The guarantees of queues for one resource, which limit the usage of other queues.
 
     Attributes
     ----------
     floor, used, parent_of
-        (Q,) guarantee, used amount and parent of each queue. Top-level queues have the parent -1.
+        (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
-        The limit on the sum of the claims of all top-level queues; see `claims`. The limit does not
-        apply if the gang does not increase the sum.
+        Maximum sum of the top-level queues' `claims`. It does not apply if the gang does not
+        increase the sum.
     queue
-        The index of the gang's queue.
+        Index of the gang's queue.
 
     """
 
@@ -310,22 +306,22 @@ class GuaranteeReserve:
 
 @dataclass(frozen=True, eq=False)
 class EvictionConstraints:
-    """The limits on evictions and placements, in addition to node capacity.
+    """The limits on evictions and placements other than node capacity.
 
     Attributes
     ----------
     wholes
-        Victim gangs that keep their minimum or are evicted entirely.
+        Victim gangs that must keep their minimum or be evicted entirely.
     limits
-        Limits of queues, claims and disruption budgets.
+        Limits of queues, reclaims and disruption budgets.
     lendings
-        Limits on the amount that each lending queue gives back.
+        Limits on what each lending queue gives back.
     reserves
-        The guarantees of queues, for each requested resource.
+        The guarantees of queues, per requested resource.
     blocked
         Nodes that an entry can use only after certain groups are evicted.
     others
-        Placements of other gangs, or None if placements do not depend on other tasks of a node.
+        Placements of other gangs, or None if no placement depends on other tasks of its node.
 
     """
 
@@ -339,7 +335,7 @@ class EvictionConstraints:
 
 @dataclass(frozen=True, eq=False)
 class EvictionProblem:
-    """The demand of a gang, and the victims that may be evicted for the gang.
+    """The demand of a gang, and the victims that may be evicted for it.
 
     Attributes
     ----------
@@ -348,24 +344,24 @@ class EvictionProblem:
     is_started
         Whether the gang already has its minimum.
     task_class, most, role
-        (E,) task class, maximum number of tasks to place, and role number of each entry. An entry
-        is a set of equal pending tasks of the gang.
+        (E,) task class, maximum number of tasks to place, and role number of each entry, which is a
+        group of equal pending tasks.
     need, need_role
-        Number of tasks that must start together, in total and by role. `need` is 0 if the gang
+        Number of tasks that must start together, in total and by role; `need` is 0 if the gang
         already has its minimum.
     most_in_all
-        The maximum number of tasks for which victims may be evicted.
+        Maximum number of tasks for which victims may be evicted.
     request
-        (E, R) request of one task of each entry (equal tasks).
+        (E, R) request of one task of each entry.
     allowed
-        (E, N) mask of nodes that each entry (equal tasks) may use.
+        (E, N) mask of the nodes that each entry may use.
     future_idle
-        (N, R) future idle capacity of nodes without evictions.
+        (N, R) future idle capacity of the nodes without evictions.
     is_tied
-        (E,) mask of entries whose placements depend on other tasks of the node.
+        (E,) mask of the entries whose placements depend on other tasks of the node.
     second
-        (N,) mask of nodes outside the preferred shard, which are used only if no solution of equal
-        cost uses preferred nodes.
+        (N,) mask of the nodes outside the preferred shard, which are used only if no solution of
+        equal cost uses preferred nodes.
     groups
         The groups of possible victims.
     constraints
@@ -391,9 +387,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the claim (Q,) of each queue, which is the larger of guarantee and need.
+    """Return the larger of guarantee and need of each queue (Q,).
 
-    The need of a queue is the amount that the queue itself uses, plus the claims of child queues.
+    The need of a queue is what it uses itself plus the result for each of its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -1,4 +1,4 @@
-"""Explain in one sentence, with amounts of resources, why no eviction helps a gang."""
+"""Explain in one sentence with resource amounts why evictions cannot help a gang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
     """Return a reason that names a resource of which lending queues cannot give back enough.
 
-    Return None if lending queues can give back enough of every resource.
+    Returns None if they can give back enough of every resource.
     """
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
@@ -65,7 +65,7 @@ def explain_kept_capacity(
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield each lending queue with the maximum amount of a resource to give back."""
+    """Yield each lending queue and the maximum amount of a resource that it can give back."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -83,7 +83,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Return a text with the held and deserved amounts of a lending queue, or an empty text."""
+    """Describe what a lending queue holds and deserves; returns "" if this is unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

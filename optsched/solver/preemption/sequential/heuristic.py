@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: place one task at a time with the cheapest victims.
 
-Without a solver or remaining time, the greedy solution is the result. With a solver, the greedy
-solution is the first incumbent of the solver.
+The solution is the final one if there is no solver or no time left; otherwise it is the solver's
+first incumbent.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_NODES = 16
-"""The number of promising nodes in an eviction problem, in addition to two nodes for each task."""
+"""Number of promising nodes in an eviction problem, in addition to two per task."""
 
 _LATER = 1e-6
-"""The cost that breaks ties against nodes outside the preferred shard."""
+"""Cost that breaks ties against nodes outside the preferred shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,11 @@ class HeuristicSolution:
     Attributes
     ----------
     evicted
-        (K,) number of victims in each group of equal running tasks.
+        (K,) number of victims in each group.
     placed
-        (E, N) number of tasks of each entry (equal tasks) on each node.
+        (E, N) number of tasks of each entry placed on each node.
     left
-        (J,) mask of victim gangs that are evicted entirely.
+        (J,) mask of the victim gangs that are evicted entirely.
 
     """
 
@@ -49,12 +49,12 @@ class HeuristicSolution:
     left: Bool
 
     def num_ended(self, eviction: EvictionProblem) -> int:
-        """Return the number of gangs that lose all tasks."""
+        """Return the number of gangs that lose all their tasks."""
         return int(self.evicted[eviction.groups.gang < 0].sum() + self.left.sum())
 
 
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
-    """Return greedily chosen victims and nodes, or None if the gang does not reach its minimum."""
+    """Choose victims and nodes greedily; return None if the gang does not reach its minimum."""
     for with_wholes in (False, True):
         found = _Heuristic(eviction, with_wholes=with_wholes).solve()
         if found is not None:
@@ -63,9 +63,9 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the eviction problem, restricted to the nodes where tasks lack the least capacity.
+    """Restrict an eviction problem to the nodes where its tasks lack the least capacity.
 
-    The best solution may use other nodes. Returns None if the problem allows only a few nodes.
+    The best solution may use other nodes. Returns None if the problem allows only few nodes anyway.
     """
     groups = eviction.groups
     later = groups.release_capacity(eviction.future_idle, groups.count)
@@ -78,7 +78,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # Take nodes from all topology domains in rotation, so that the result includes every domain.
+    # Take nodes from the topology domains in turn, so that every domain is represented.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -111,11 +111,10 @@ class _Heuristic:
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]
 
     def solve(self) -> HeuristicSolution | None:
-        """Place all tasks that fit; return None if the gang does not reach its minimum."""
+        """Place all tasks that fit; return None if the gang misses its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.future_idle.sum(axis=0) + 1, 1)
-        # If only some tasks may start, place the smallest tasks first, because small tasks need
-        # fewer victims.
+        # If only some tasks may start, place the smallest first, because they need fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -133,7 +132,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether queues' claims fit the cluster, or the gang does not increase claims."""
+        """Return whether the guarantees stay covered, or the gang does not use them up further."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -143,7 +142,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place equal tasks on nodes that lack the least capacity; return the number placed."""
+        """Place tasks of an entry where the least capacity is lacking; return their number."""
         eviction = self._eviction
         request = eviction.request[entry]
         groups = eviction.groups
@@ -160,15 +159,15 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # The node has enough idle capacity, so a queue limit rejected the task. The same
-                # limit rejects the task on all nodes with enough idle capacity.
+                # The node has enough idle capacity, so a queue limit rejected the task, as it would
+                # on all nodes with enough idle capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
 
     def _admit(self, entry: int, node: int) -> bool:
-        """Evict tasks on a node and place one task, or change nothing and return False."""
+        """Evict tasks on a node and place one task there, or change nothing and return False."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
         lent = self._lent.sums
@@ -217,7 +216,7 @@ class _Heuristic:
         return part < 0 or int(self._evicted[same].sum()) < whole.parts[part].surplus
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
-        """Return whether lenders and disruption budgets allow more victims in some groups."""
+        """Return whether lenders and disruption budgets allow `counts` more victims of `groups`."""
         eviction = self._eviction
         if not self._lent.allows(groups, counts):
             return False
@@ -245,7 +244,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Return whether the amounts that the gang adds to queues satisfy all active limits."""
+        """Return whether the amounts that the gang adds to queues are within all active limits."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

@@ -1,4 +1,4 @@
-"""Check whether lending queues allow more victims, by sums that each new victim updates."""
+"""Check incrementally whether lending queues allow more victims."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Sums over the selected victims, for the limits on lending queues.
+    """Totals over the selected victims, against which the limits of lending queues are checked.
 
     Attributes
     ----------
     victims
         (L,) number of victims in the groups that each lending constraint protects.
     amount
-        (O,) for each option, the amount of the option's resource that victims of the queue and of
-        its descendants hold.
+        (O,) amount of each option's resource that victims of the queue and its descendants hold.
     last
-        (O,) number of victims in the groups that may hold the last victims in each option.
+        (O,) number of victims in the groups that may contain each option's last victims.
 
     """
 
@@ -35,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lending constraints on a victim group, and the amounts that a victim adds to options."""
+    """The lending constraints on a victim group, and what one of its victims adds to options."""
 
     lendings: I64
     options: I64
@@ -44,18 +43,16 @@ class _Share(NamedTuple):
 
 
 class LendingState:
-    """The lending constraints (axis L) of an eviction problem, and all options (axis O).
+    """The lending constraints (axis L) of an eviction problem and all their options (axis O).
 
-    A lending constraint holds if one of the constraint's options holds. An option holds if the
-    lender holds more of a resource than it must keep, until the last victim is evicted. A victim
-    updates only the sums of its queue and of the queue's ancestors, so a check does not read all
-    victim groups.
+    A lending constraint holds if one of its options holds. An option holds if the lender holds more
+    of a resource than it must keep until its last victim is evicted. A victim changes only the sums
+    of its queue and that queue's ancestors, so a check need not read all victim groups.
 
     Attributes
     ----------
     sums
-        The sums over the selected victims. To remove the latest victims, assign the object from
-        before these victims were added.
+        The sums over the selected victims. To remove the latest victims, assign the earlier object.
 
     """
 
@@ -80,7 +77,7 @@ class LendingState:
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
-        """Return whether lending constraints allow `counts` (m,) more victims of `groups` (m,)."""
+        """Return whether the constraints allow `counts` (m,) more victims of `groups` (m,)."""
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)
@@ -108,7 +105,7 @@ class LendingState:
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a victim group and a lending constraint or option, in ascending order of groups."""
+    """(victim group, lending constraint or option) pairs, sorted by group."""
 
     groups: I64
     numbers: I64
@@ -121,6 +118,6 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the indices of lending constraints or options that belong to a victim group."""
+        """Return the indices of the lending constraints or options that contain a victim group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]

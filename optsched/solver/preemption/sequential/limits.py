@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """A compiler that turns queue limits and disruption budgets into constraints on evictions."""
+    """Converts queue limits and disruption budgets to constraints on evictions."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
-        """Return the amounts that a gang's queue and its ancestors may gain.
+        """Return how much a gang's queue and its ancestors may gain.
 
-        Each result is (queue, resource, amount). The amounts come from the rules on queues, and
-        from the entitlements of queues that reclaimed capacity by earlier evictions.
+        Each result is (queue, resource, amount). The amounts follow from rules on queues, and from
+        what queues may hold after reclaims by earlier evictions.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -77,7 +77,7 @@ class Limits:
     ) -> list[Limit]:
         """Return limits on the amounts that a gang adds to queues and their descendants.
 
-        If `is_claim` is True, a limit on a queue is active only if a task outside the queue and its
+        With `is_claim`, the limit of a queue is active only if a task outside the queue and its
         descendants is reclaimed.
         """
         subtree = self._problem.queues.subtree
@@ -104,7 +104,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """Yield the queues' guarantees and used amounts for guaranteed resources in `request`."""
+        """Yield the queues' guarantees and usage for each guaranteed resource in `request`."""
         problem, queues = self._problem, self._problem.queues
         requested = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(requested).tolist() if self._binds(Guarantee.name) else ():
@@ -117,9 +117,9 @@ class Limits:
     def budgets(
         self, groups: Groups, state: EvictionState, overriding: Bool | None = None
     ) -> list[Limit]:
-        """Return limits on the number of further evictions that disruption budgets allow.
+        """Return limits on the further evictions that disruption budgets allow.
 
-        Budgets that yield to guarantees do not limit the tasks in the mask `overriding` (V,).
+        Budgets that yield to guarantees do not limit tasks in the mask `overriding` (V,).
         """
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
@@ -141,13 +141,13 @@ class Limits:
         *,
         grows: bool,
     ) -> list[Lending]:
-        """Return limits on the amounts that each lending queue gives back to a gang."""
+        """Return limits on what each lending queue gives back to a gang."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang) > 0)
-        # The model has not decided which tasks start.
+        # It is not yet decided which tasks start.
         sure = self._facts.surely_requested(gang, grows=grows)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))
@@ -186,8 +186,7 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on victims that use none of the requested resources.
 
-        A task without requested resources is evicted only in a unit with a task that uses a
-        requested resource.
+        Such a task is evicted only in a unit with a task that uses a requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False
@@ -204,16 +203,16 @@ class Limits:
 
 
 class Unit(NamedTuple):
-    """The last tasks of a gang or subgroup, which are evicted together because of the minimum.
+    """The last tasks of a gang or subgroup, which its minimum allows to evict only together.
 
     Attributes
     ----------
     members, held
-        The victim groups of the gang or subgroup, and the total number of tasks in the groups. If
-        the unit is evicted, all tasks of the gang or subgroup are evicted.
+        The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
+        evicted, all these tasks are.
     size
-        (R,) an upper bound on the amounts that the tasks of the unit hold. Tasks that do not use a
-        resource are in the unit before tasks that use the resource.
+        (R,) an upper bound on the amounts that the unit's tasks hold. Tasks that do not use a
+        resource are in the unit before tasks that do.
 
     """
 
@@ -233,7 +232,7 @@ class Units:
                 self.of_group[k].append(u)
 
     def arrange(self, some: I64, resources: Bool) -> Iterator[I64]:
-        """Yield arrays of victim groups that belong to the same units with `resources`."""
+        """Yield arrays of victim groups that the same units with `resources` contain."""
         found: dict[tuple[int, ...], list[int]] = {}
         for k in some.tolist():
             useful = (u for u in self.of_group[k] if self.units[u].size[resources].any())
@@ -245,8 +244,7 @@ class Units:
 def list_units(groups: Groups, wholes: Sequence[Whole], *, is_exact: bool = True) -> Iterator[Unit]:
     """Yield the units of gangs and subgroups whose last tasks must be evicted together.
 
-    If `is_exact` is False, sizes are also upper bounds for gangs that lost tasks to other
-    preemptors.
+    Unless `is_exact`, sizes are upper bounds even for gangs that lost tasks to other preemptors.
     """
     by_gang = np.argsort(groups.gang, kind="stable")
     start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
@@ -273,11 +271,11 @@ def _make_unit(groups: Groups, mine: I64, core: int, *, is_exact: bool) -> Unit:
 def _list_options(
     groups: Groups, kept: I64, units: Units, lent: tuple[Bool, Bool, I64], below: I64
 ) -> tuple[LendingOption, ...]:
-    """Return the options of a lending constraint on the victim groups `kept`.
+    """Return the options of a lending constraint that protects the victim groups `kept`.
 
     An option is a resource and the tasks that may be the lender's last victims. `lent` holds a mask
-    of resources for all tasks, a mask of resources for units that contain all groups in `kept`, and
-    the excess of the lender.
+    of resources for all tasks, a mask of resources for units that contain all of `kept`, and the
+    lender's excess.
     """
     named, together, surplus = lent
     found = []
@@ -298,10 +296,10 @@ def _list_options(
 def _group_by_used_resources(
     groups: Groups, some: I64, due: Bool, units: Units
 ) -> Iterator[tuple[Bool, I64]]:
-    """Yield the victim groups, arranged by the `due` resources that the tasks use.
+    """Yield the victim groups, arranged by the `due` resources that their tasks use.
 
-    If the unit of a task uses more `due` resources than the task, the groups of the unit are
-    separate from other groups. Victim groups that use none of the `due` resources are omitted.
+    Groups in a unit that uses more `due` resources than their own tasks are kept separate. Groups
+    that use no `due` resource are omitted.
     """
     if not len(some):
         return

@@ -1,8 +1,7 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels maximize the start of the gang and the number of its tasks. The next levels
-minimize the number and the cost of victims. The last level minimizes tasks outside the preferred
-shard.
+The first levels maximize the gang's start and its number of tasks. The next ones minimize the
+number and the cost of the victims. The last one minimizes tasks outside the preferred shard.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of an eviction problem, and the meaning of the model's variables.
+    """The level model of an eviction problem, and what its variables mean.
 
     Attributes
     ----------
@@ -48,11 +47,11 @@ class Encoded:
     levels
         Names of the objective levels.
     evict, whole
-        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
-        victim gang is evicted entirely.
+        (K,) variables that count the victims of each group, and (J,) binary variables that are 1 if
+        a victim gang is evicted entirely.
     entry, node, place
-        Parallel arrays (X,): an entry (equal pending tasks), a node, and the variable that counts
-        tasks of the entry on the node.
+        (X,) entry and node of each placement variable, and the variable that counts the entry's
+        tasks on the node, as parallel arrays.
 
     """
 
@@ -68,7 +67,7 @@ class Encoded:
 def encode_eviction(
     eviction: EvictionProblem, known: HeuristicSolution | None, blockers: Blockers
 ) -> Encoded:
-    """Return the level model of an eviction problem, with the solution `known` as a hint."""
+    """Encode an eviction problem as a level model, with the solution `known` as a hint."""
     model, groups = LinearModel(), eviction.groups
     evict = model.add_variables(0, groups.count)
     after = groups.release_capacity(eviction.future_idle, groups.count)
@@ -111,7 +110,7 @@ def encode_eviction(
 def _capacity_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows Σ request·placed − Σ request·evicted ≤ future idle, by node and resource."""
+    """Add rows Σ request·placed − Σ request·evicted ≤ future idle, per node and resource."""
     entry, node, place = places
     groups = eviction.groups
     used = np.unique(node)
@@ -132,7 +131,7 @@ def _capacity_rows(
 def _blocked_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows that place tasks on a blocked node only if all blocking tasks are evicted."""
+    """Add rows that allow tasks on a blocked node only if all blocking tasks are evicted."""
     entry, node, place = places
     _, most = model.bounds
     for entries, nodes, groups in eviction.constraints.blocked:
@@ -152,11 +151,10 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a claim evicts tasks in the gang's own queue only on nodes that the gang gets.
+    """Add rows: a reclaim evicts tasks of the gang's own queue only on nodes that the gang gets.
 
-    If a victim gang is evicted entirely, the preempting gang needs to get only one of the victims'
-    nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
-    nodes.
+    If a victim gang is evicted entirely, the gang needs to get only one of its nodes; see
+    `Entitled`. No rows are added if rules on other pods may require evictions on other nodes.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -185,9 +183,9 @@ def _use_rows(
 def _start_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y by role and in total.
+    """Add rows Σ x ≤ most·y per entry and in total, and Σ x ≥ need·y per role and in total.
 
-    `x` counts the placed tasks of an entry (equal tasks), and `y` is 1 if the gang starts.
+    x counts the placed tasks of an entry, and y is 1 if the gang starts.
     """
     entry, place = places
     if eviction.most_in_all < int(eviction.most.sum()):
@@ -208,10 +206,10 @@ def _start_rows(
 def add_whole_rows(
     model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
 ) -> None:
-    """Add rows that keep the minimum of each victim gang unless the gang is evicted entirely.
+    """Add rows that keep the minimum of each victim gang unless it is evicted entirely.
 
-    `evict` (K,) holds the variables that count victims of each group. `whole` (J,) holds the 0-1
-    variables that are 1 if a gang is evicted entirely.
+    `evict` (K,) holds the variables that count the victims of each group. `whole` (J,) holds the
+    binary variables that are 1 if a gang is evicted entirely.
     """
     groups, wholes = victims
     by_gang = np.argsort(groups.gang, kind="stable")
@@ -232,7 +230,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """Add rows: a subgroup loses only its surplus or all tasks, and enough subgroups remain."""
+    """Add rows: a subgroup loses only surplus tasks or all tasks, and enough subgroups remain."""
     ended = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, ended.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -241,8 +239,8 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # The gang's minimum does not count subgroups below the subgroup size, so such subgroups may
-        # be evicted.
+        # Subgroups below their size do not count towards the gang's minimum, so they may be
+        # evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = ended[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -264,12 +262,12 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # The row is inactive while the variable `switch` is 0.
+        # The row is inactive while `switch` is 0.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
             if key not in switches:
-                # The variable is 1 if a task of the groups `claimed` is evicted.
+                # `claims` is 1 if a task of the groups `claimed` is evicted.
                 (claims,) = model.add_variables(0, 1)
                 ones, total = np.ones_like(limit.claimed), groups.count[limit.claimed].sum()
                 claimed = np.append(evict[limit.claimed], claims)
@@ -291,12 +289,11 @@ def _reserve_rows(
     evict: I64,
     places: tuple[I64, I64],
 ) -> None:
-    """Add rows: unused guarantees of a gang's queues cover its gain, or all claims fit the pool.
+    """Add rows: the gang's gain is within unused guarantees, or all queues' claims fit the pool.
 
-    The pool is the capacity of the cluster. The variables `claim` are the claims of queues before
-    the gang starts. The variables `unused` are the unused guarantees of the gang's queue and of its
-    ancestors. The variable `grows` is the amount that the gang adds to the claims. See
-    models/formulation/guarantee.md.
+    The pool is the capacity of the cluster. The variables `claim` are the queues' claims before the
+    gang starts, `unused` the unused guarantees of the gang's queue and its ancestors, and `grows`
+    the amount that the gang adds to the claims. See models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
@@ -344,9 +341,9 @@ def _reserve_rows(
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: a lender holds more of a resource than it keeps until the last unit is evicted.
+    """Add rows that require a lender to hold more than it keeps before its last eviction.
 
-    A unit is a task, or the tasks that a gang or subgroup loses together.
+    The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
     """
     groups = eviction.groups
     only = lending.options[0] if len(lending.options) == 1 else None

@@ -21,32 +21,30 @@ _MS = 1000
 
 
 class SessionFacts:
-    """The running tasks (axis V) of a session, with the queue shares that limit evictions.
+    """The running tasks (axis V) of a session, and the queue shares that limit evictions.
 
     Attributes
     ----------
     spared
-        (V,) mask of protected tasks, which may be evicted only if `floors` waives the protection
-        for a claim.
+        (V,) mask of protected tasks, which may be evicted only if `floors` waives their protection.
     lost
-        (V,) work that the eviction of each task loses, on the logarithmic scale of `lost_steps`.
+        (V,) work lost by evicting each task, on the logarithmic scale of `lost_steps`.
     size
-        (V,) dominant share of the cluster that each task holds, in millionths.
+        (V,) dominant share of the cluster held by each task, in millionths.
     due, kept
-        (Q, R) deserved shares of queues, and amounts that lending queues keep. The attributes are
-        None if no rule entitles queues to capacity.
+        (Q, R) deserved shares of queues, and amounts that lending queues keep; None if no rule
+        entitles queues to capacity.
     returns_by_use
-        True if the excess of a lending queue is measured in the resources that victims use. False
-        if the excess is measured in the resources that reclaimers request.
+        Whether the excess of a lending queue is measured in the resources that victims use, instead
+        of those that reclaimers request.
     reclaimable, returns_first
-        (Q,) masks of the queues that give back capacity, and of the queues that give back capacity
-        before other queues.
+        (Q,) masks of the queues that give back capacity, and of those that do so before the others.
     above
-        (Q, Q) mask that is True at [q, a] if queue a is queue q or an ancestor of q.
+        (Q, Q) whether queue a is queue q or one of its ancestors, at element [q, a].
     held
         (G,) number of running tasks of each gang.
     cover
-        (B, V) mask that is True where a disruption budget protects a task.
+        (B, V) whether each disruption budget protects each task.
 
     """
 
@@ -70,29 +68,29 @@ class SessionFacts:
         self.cover: Bool = np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
-        """Return the number (B,) of the given tasks that each disruption budget protects."""
+        """Return how many of the given tasks each disruption budget protects (B,)."""
         count: I64 = self.cover[:, tasks].sum(axis=1).astype(np.int64)
         return count
 
     def counts_of(self, gang: int) -> I64:
-        """Return the number (E,) of pending tasks in each entry (equal tasks) of a gang."""
+        """Return the number (E,) of pending tasks in each entry of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
         return counts
 
     def classes_of(self, gang: int) -> I64:
-        """Return the task class (E,) of each entry (equal pending tasks) of a gang."""
+        """Return the task class (E,) of each entry of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         classes: I64 = shapes.class_of[shapes.start[shape] : shapes.start[shape + 1]]
         return classes
 
     def request_of(self, gang: int) -> I64:
-        """Return the request (E, R) of one task in each entry (equal pending tasks) of a gang."""
+        """Return the request (E, R) of one task of each entry of a gang."""
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of resources that some task requests, whichever tasks of a gang start.
+        """Return a mask (R,) of the resources that are requested whichever tasks of a gang start.
 
         The gang starts at least its minimum, or at least one task if `grows` is True.
         """
@@ -105,7 +103,7 @@ class SessionFacts:
         return sure
 
     def sum_held(self, queue: int, resource: int, held: I64) -> int:
-        """Return the sum of `held` (Q, R) over a queue and its descendants for one resource."""
+        """Return the sum of `held` (Q, R) for one resource over a queue and its descendants."""
         below = self.problem.queues.subtree[queue]
         return int(held[below, resource].sum())
 
@@ -126,17 +124,17 @@ def find_minimum_request(problem: Problem, gang: int, *, grows: bool = False) ->
 
 
 def sizes(problem: Problem) -> I64:
-    """Return the dominant share (V,) of the cluster of each running task, in millionths."""
+    """Return the dominant share (V,) of the cluster held by each running task, in millionths."""
     total = np.maximum(problem.total, 1)
     share: I64 = (running_tasks(problem).request * 1_000_000 // total).max(axis=1, initial=0)
     return share
 
 
 def lost_steps(problem: Problem) -> I64:
-    """Return the base-2 logarithm (V,) of the work that each eviction loses, rounded up.
+    """Return the base-2 logarithm (V,) of the work lost by evicting each task, rounded up.
 
-    The lost work is the product of the task's dominant share of the cluster, in thousandths, and a
-    duration in seconds. The duration is the time since the task started or last saved its work.
+    The lost work is the task's dominant share of the cluster in thousandths, times the seconds
+    since it started or last saved its work.
     """
     running = running_tasks(problem)
     now_ms = problem.snapshot.taken_ms

@@ -1,8 +1,7 @@
-"""Find victims gang by gang, from the most important gang to the least important gang.
+"""Find victims gang by gang, starting with the most important gang.
 
-Later gangs do not change the evictions for earlier gangs. The search for a gang's victims ignores
-placements of gangs in lower tiers, because gangs in lower tiers do not run yet. Afterwards, the
-gangs of lower tiers are placed again.
+Later gangs do not change the evictions for earlier ones. The search ignores placements of gangs in
+lower tiers, which do not run yet and are placed again afterwards.
 """
 
 from __future__ import annotations
@@ -62,23 +61,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VictimSearchSettings:
-    """Dependencies and settings of the search for victims.
+    """Dependencies and settings of the victim search.
 
     Attributes
     ----------
     solver
         The solver, or None to use only heuristic solutions.
     left_ms
-        A function that returns the wall time left in milliseconds, or None in deterministic mode.
+        Returns the remaining wall time in milliseconds, or None in deterministic mode.
     limits
-        Limits of one solve.
+        The limits of one solve.
     excluded_gangs
-        Gangs for which the search must not evict tasks.
+        Gangs for which no task may be evicted.
     by_trial
-        Gangs whose victims are found by trial, because the verifier rejected solutions of the
-        model.
+        Gangs whose victims are searched for by trial, because the verifier rejected solutions of
+        the model.
     reclaiming_gangs
-        Gangs for which the search must not evict tasks of the gang's own queue.
+        Gangs for which no task of their own queue may be evicted.
 
     """
 
@@ -92,22 +91,21 @@ class VictimSearchSettings:
 
 @dataclass(frozen=True, eq=False)
 class EvictionPlan:
-    """The evictions, and the nominations of the gangs for which tasks are evicted.
+    """The evictions, and the nominations of the gangs for which they are made.
 
     Attributes
     ----------
     evictions
-        The evictions, in the order of the preemptors.
+        The evictions, in the order of their preemptors.
     nominations
-        Maps the gang index of each preemptor to the preemptor's nominations, in the order of the
-        search.
+        Nominations of each preemptor, keyed by gang index in search order.
     results
-        The number of victims and the number of gangs evicted entirely, as levels with bounds.
+        The numbers of victims and of gangs evicted entirely, as levels with bounds.
     hopeless
-        Maps gangs to the reason why no eviction can help, or to None if the reason is unknown. The
-        map contains only gangs with a proof that no eviction helps.
+        Gangs that are proved not to be helped by evictions, with the reason, or None if it is
+        unknown.
     entitlements
-        The amounts of resources that reclaiming queues may hold after all placements.
+        How much of each resource reclaiming queues may hold after all placements.
 
     """
 
@@ -118,12 +116,12 @@ class EvictionPlan:
     entitlements: tuple[Entitlement, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with terminating victims and with the entitlements of the plan."""
+        """Return the snapshot with the victims terminating and the plan's entitlements set."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without evictions and nominations for the gangs with indices `gangs`."""
+        """Return the plan without the evictions and nominations for `gangs` (gang indices)."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         nominations = {
@@ -133,7 +131,7 @@ class EvictionPlan:
         return replace(self, evictions=evictions, nominations=nominations, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Return the gangs that `decisions` do not place on all nominated nodes.
+        """Return the gangs that `decisions` do not place on all their nominated nodes.
 
         The result also includes gangs that overtake an earlier gang of a FIFO queue.
         """
@@ -160,7 +158,7 @@ def find_victims(
     reach: frozenset[str],
     settings: VictimSearchSettings,
 ) -> EvictionPlan:
-    """Return victims and nominations for the gangs that the decisions leave pending.
+    """Find victims and nominations for the gangs that `decisions` leave pending.
 
     Parameters
     ----------
@@ -171,7 +169,7 @@ def find_victims(
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     settings
-        The solver, the limits of a solve and the time left.
+        The solver, the limits of a solve, and the remaining time.
 
     """
     outcome = Outcome(problem, decisions)
@@ -190,13 +188,13 @@ def find_victims(
 
 
 Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
-"""A function of a gang, the state and the keyword `within`, a mask of nodes or None."""
+"""Compiles a problem from a gang, a state, and the keyword `within` (a node mask or None)."""
 
 
 class _FewestVictims(NamedTuple):
-    """Lower bounds on the number of victims, and on the number of gangs evicted entirely.
+    """Lower bounds on the number of victims and on the number of gangs evicted entirely.
 
-    The bound `ended` on gangs evicted entirely holds for plans with the fewest victims.
+    The bound `ended` holds for plans with the fewest victims.
     """
 
     victims: int
@@ -204,7 +202,7 @@ class _FewestVictims(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, a solution (or None) and proved bounds (or None)."""
+    """An eviction problem, its solution or None, and proved bounds or None."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -227,8 +225,7 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        # None if no bounds are proved, because the search skips gangs or victims or a proof is
-        # missing.
+        # None once nothing is proved, because gangs or victims are skipped or a proof is missing.
         is_limited = bool(settings.excluded_gangs or settings.reclaiming_gangs)
         self._least = None if is_limited else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
@@ -239,7 +236,7 @@ class _Stage:
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Return the evictions for the minimums of gangs, and for tasks beyond the minimums."""
+        """Find evictions for the minimums of gangs, then for tasks beyond the minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._least = None
@@ -261,9 +258,9 @@ class _Stage:
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
-        """Evict tasks for gangs that run fewer tasks than the gang's minimum.
+        """Evict tasks for gangs that run fewer tasks than their minimum.
 
-        Return False if the time limit is reached before the last gang.
+        Returns False if the time limit is reached before the last gang.
         """
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
@@ -288,14 +285,14 @@ class _Stage:
                 ):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # The reason why evictions do not help a gang also holds for an equal gang.
+                # The reason why evictions do not help a gang also holds for equal gangs.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict tasks so that gangs get more tasks than the gang's minimum.
+        """Evict tasks so that gangs get tasks beyond their minimum.
 
-        Return False if the time limit is reached before the last gang.
+        Returns False if the time limit is reached before the last gang.
         """
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
@@ -333,22 +330,21 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs with equal keys have equal results if the cluster is unchanged."""
+        """Return a key; gangs with equal keys get equal results while the cluster is unchanged."""
         problem = self._problem
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return (
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier defined by weights contains gangs of several priorities, and priorities limit
-            # victims.
+            # A tier defined by weights contains several priorities, and priorities limit victims.
             int(problem.priority[gang]),
-            # A task that depends on other tasks of the same node may fit after later placements.
+            # A task that depends on other tasks of its node may fit after later placements.
             gang if any(map(self._compiler.blockers.is_tied, classes)) else -1,
         )
 
     def _nominations_of(self, gang: int) -> Nominations:
-        """Return a gang's nominations from the search, or the gang's nodes in the decisions."""
+        """Return a gang's nominations from this search, or else its nodes in the decisions."""
         if gang in self._nominations:
             return self._nominations[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -363,7 +359,7 @@ class _Stage:
         return tuple(zip(*placed.tolist(), number.tolist(), strict=True))
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted; such a gang gets no node, as in Volcano."""
+        """Return whether tasks of a gang are evicted; such a gang gets no nodes, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _left_ms(self) -> float:
@@ -371,7 +367,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Add placements of gangs in a tier, and in more important tiers, to the cluster state."""
+        """Add the placements of gangs up to a tier, most important first, to the cluster state."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -389,7 +385,7 @@ class _Stage:
     def _evict_in_attempts(
         self, gang: int, compile_problem: Compile, *within_guarantee: Compile, is_last: bool
     ) -> bool:
-        """Evict tasks for a gang, at last within a guarantee; return False if no task is evicted.
+        """Evict tasks for a gang, as a last resort within a guarantee; return whether it succeeds.
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
@@ -397,21 +393,21 @@ class _Stage:
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
-            # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
-            # excess, and even if budgets that yield to guarantees protect the victims.
+            # A queue may reclaim its guarantee even if victim gangs are larger than a lender's
+            # excess, or budgets that yield to guarantees protect them.
             if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
                 return False
             self._hopeless.pop(gang, None)
             is_fewest = not may_override
         if not is_fewest and before is not None and self._least is not None:
-            # Guarantees override budgets and the entitlements of lenders only if no other
-            # evictions help. With them, a single victim may be enough.
+            # Guarantees override budgets and lenders' entitlements only if no other evictions help.
+            # With them, a single victim may suffice.
             most = min(self._least.victims, before.victims + 1)
             self._least = _FewestVictims(most, before.ended)
         return True
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
-        """Solve the eviction problems of a gang, and return False if no task is evicted.
+        """Solve the eviction problems of a gang; return whether any task is evicted.
 
         If `is_last` is True, no other attempt follows, so the reason for a failure may be recorded.
         """
@@ -467,7 +463,7 @@ class _Stage:
         return True
 
     def _list_actions(self) -> list[Action]:
-        """Return the placements and evictions for earlier gangs as actions of a plan."""
+        """Return the placements and evictions for earlier gangs as actions."""
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
         for gang, nominations in self._nominations.items():
@@ -484,7 +480,7 @@ class _Stage:
         return actions
 
     def _exchange_within_gang(self, gang: int) -> None:
-        """Evict tasks of a running gang so that the gang's more important tasks can start."""
+        """Evict tasks of a running gang so that its higher-priority tasks can start."""
         tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
@@ -499,8 +495,8 @@ class _Stage:
         self._least = None
         gang = eviction.gang
         if before is not None and gang in self._served:
-            # With other nodes for the gang's earlier tasks, fewer victims in total may be enough.
-            # More victims may evict fewer gangs entirely.
+            # With other nodes for the gang's earlier tasks, fewer victims in total may suffice, and
+            # more victims may evict fewer gangs entirely.
             self._least = _FewestVictims(before.victims, 0)
         elif before is not None and least is not None:
             self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
@@ -536,10 +532,10 @@ class _Stage:
         return tried, are_all
 
     def _spare_ms(self) -> float:
-        """Return the wall time in milliseconds that the solver may use, or 0 without a solver.
+        """Return the wall time in milliseconds that the solver may use; 0 without a solver.
 
-        The solver leaves enough time for a heuristic solution for every later gang. A heuristic
-        plan for every gang is better than an optimal plan for only the first gangs.
+        Enough time is left for a heuristic solution for every later gang: heuristic plans for all
+        gangs are better than optimal plans for only the first ones.
         """
         if self._settings.solver is None:
             return 0
@@ -552,11 +548,11 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution and the bounds on victims, None for each missing result."""
+        """Return the best solution and the bounds on victims, or None for what is missing."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
-        # The heuristic ignores rules on tasks that share a node, so solve a model of a few nodes
-        # first.
+        # The heuristic ignores rules on tasks that share a node, so first solve a model of few
+        # nodes.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._spare_ms() <= 0:
@@ -568,7 +564,7 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the solver's best solution and the bounds on victims, starting from `packed`."""
+        """Return the solver's best solution and bounds on victims, starting from `packed`."""
         assert self._settings.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
@@ -625,9 +621,9 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return the number of evictions as a level with the bound 0, or no levels without evictions.
+    """Return the number of evictions as a level with bound 0; no level without evictions.
 
-    A second level counts the gangs evicted entirely, unless no gang is evicted entirely.
+    A second level counts the gangs evicted entirely, if there are any.
     """
     if not evictions:
         return ()
@@ -640,7 +636,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
 
 
 def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Iterator[Nominate]:
-    """Yield one action for each task that `nominations` counts, in the order of `nominations`."""
+    """Yield one action per task that `nominations` counts, in their order."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in nominations:
@@ -652,7 +648,7 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return a sort key of a solution: more tasks are better, and fewer and cheaper victims."""
+    """Return the sort key of a solution: more tasks, then fewer and cheaper victims are better."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 
@@ -664,9 +660,9 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the bounds on victims over all domains, given the number of placed tasks of `best`.
+    """Return the bounds on victims over all domains, for as many placed tasks as in `best`.
 
-    Return None if a domain has no proved bounds.
+    Returns None if a domain has no proved bounds.
     """
     if len(tried) == 1:
         return best.least
@@ -679,7 +675,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks to evict: in each group, the tasks that were created last."""
+    """Return the tasks to evict: in each group, those created last."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

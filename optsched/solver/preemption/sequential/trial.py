@@ -1,9 +1,8 @@
-"""Search victims by trial for a gang that custom rules block, since models omit custom rules.
+"""Search for victims by trial for a gang that custom rules block, because models omit such rules.
 
-The search places the gang's tasks one by one, each on the node that needs the fewest victims. The
-verifiers of the rules must allow each placement. At the end, the search undoes needless evictions,
-and the verifiers check the complete result. The search does not prove that the number of victims is
-minimal.
+Tasks of the gang are placed one at a time, each on the node that needs the fewest victims and that
+the rules' verifiers allow. Finally, evictions that are not needed are undone, and the verifiers
+check the result as a whole. The number of victims is not proved minimal.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""The maximum number of verifications for a gang, and of nodes and evicted units for a task."""
+"""Maximum numbers of verifications per gang, and of nodes and evicted units per task."""
 
 _CAPACITY_RULES = frozenset({"fits", "gpu-shares"})
 
 
 class TrialResult(NamedTuple):
-    """The running tasks (v,) to evict, as indices on axis V, and the nominations of the gang."""
+    """The running tasks (v,) to evict, as indices on axis V, and the gang's nominations."""
 
     victims: I64
     nominations: Nominations
 
 
 def has_custom_rules(rules: RuleSet) -> bool:
-    """Return whether the policy has custom rules that constrain placements."""
+    """Return whether the policy has custom rules that restrict placements."""
     return any(active.origin and active.binds for active in rules.active)
 
 
@@ -57,11 +56,11 @@ def search_by_trial(
     *,
     overrides_budgets: bool = False,
 ) -> TrialResult | None:
-    """Return victims and nominations for a gang, or None if the search finds no victims.
+    """Return victims and nominations for a gang, or None if none are found.
 
-    `before` holds the actions for earlier gangs. The function `is_over` returns whether the time
-    limit is reached. With `overrides_budgets`, a claim within a guarantee overrides budgets that
-    yield to guarantees.
+    `before` holds the actions for earlier gangs. `is_over` returns whether the time limit is
+    reached. With `overrides_budgets`, reclaims within a guarantee override budgets that yield to
+    guarantees.
     """
     victims = compiler.find_possible_victims(gang, state, overrides_budgets=overrides_budgets)
     return _Trial(compiler, gang, state, victims, before, is_over).run()
@@ -93,7 +92,7 @@ class _Trial:
         tasks = self._problem.tasks[first:last]
         if not self._possible_victims.any() or not all(task.preempts for task in tasks):
             return None
-        # Place the tasks of the gang's minimum, or one more task. An entry is a set of equal tasks.
+        # Place the tasks of the gang's minimum, or else one more task.
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -117,10 +116,10 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place a task on the node that needs the fewest victims; return whether the task fits."""
+        """Place a task on the node that needs the fewest victims; return whether it fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
-        # Try the nodes of the gang first, then the nodes with the fewest possible victims.
+        # Try the gang's nodes first, then the nodes with the fewest possible victims.
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
@@ -144,9 +143,9 @@ class _Trial:
         return True
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the additional victims after which a task fits a node, or None without a solution.
+        """Return the additional victims with which a task fits on a node, or None.
 
-        The result contains at most `most` units. A unit is one task or an entire gang.
+        They form at most `most` units. A unit is one task or an entire gang.
         """
         running = self._running
         units: list[list[int]] = []
@@ -163,7 +162,7 @@ class _Trial:
         return None
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
-        """Yield units of possible victims on a node, ascending by priority and lost work.
+        """Yield units of possible victims on a node, by ascending priority and lost work.
 
         A unit is one task or an entire gang.
         """
@@ -174,7 +173,7 @@ class _Trial:
         for v in order.tolist():
             if v in evicted:
                 continue
-            # Evict the entire gang of a victim if the gang cannot run without the victim.
+            # Evict the victim's entire gang if it cannot run without the victim.
             number = int(running.gang_of[v])
             gang = self._problem.snapshot.gangs[number]
             mine = np.flatnonzero(running.gang_of == number).tolist()
@@ -207,7 +206,7 @@ class _Trial:
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
-        """Return whether all placement rules allow a task on a node after `units` are evicted."""
+        """Return whether all placement rules allow a task on a node once `units` are evicted."""
         if self._left <= 0 or self._is_over():
             return False
         self._left -= 1

@@ -1,4 +1,4 @@
-"""Group equal victims on a node, and compute the number of tasks that victim gangs can lose."""
+"""Group equal victims on a node, and compute how many tasks victim gangs can lose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VictimGrouper:
-    """A builder of victim groups: running tasks on one node whose evictions are interchangeable."""
+    """Groups running tasks on one node whose evictions are interchangeable."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
@@ -31,9 +31,9 @@ class VictimGrouper:
     def groups(
         self, preemptor: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
     ) -> Groups:
-        """Return groups of running tasks whose evictions are interchangeable for a preemptor.
+        """Group running tasks whose evictions are interchangeable for a preemptor.
 
-        Tasks with different values in any array of `apart` (V,) are in different groups.
+        Tasks that differ in any array of `apart` (V,) are in different groups.
         """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
@@ -87,7 +87,7 @@ class VictimGrouper:
         )
 
     def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """Return each victim gang with the running and surplus tasks after earlier evictions."""
+        """Return each victim gang with its running and surplus tasks after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
@@ -104,8 +104,7 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # Evicting all tasks of a gang counts as evicting the gang entirely, even if the gang's
-            # minimum is 0.
+            # A gang that loses all its tasks counts as evicted entirely, even if its minimum is 0.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
@@ -148,6 +147,6 @@ class VictimGrouper:
 
 
 def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the sorted names of the subgroups of a gang's tasks."""
+    """Return the sorted names of the subgroups to which a gang's tasks belong."""
     found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
     return sorted(name for name in found if name is not None)
