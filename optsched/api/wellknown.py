@@ -84,8 +84,8 @@ WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-t
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
-HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Name of the tier of the whole cluster.
-GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Scheduler of a PodGroup.
+HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Tier name for the whole cluster.
+GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's scheduler.
 ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue that is charged for a bound pod.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
 MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.

@@ -26,9 +26,9 @@ KWOK = "kwok"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
-#: The user and the groups as which each client authenticates to the API server. The controllers
-#: share one identity because they run in one process. KWOK replaces every kubelet, and no single
-#: built-in role covers that.
+#: The user and groups with which each client authenticates to the API server. The controllers share
+#: one identity because they run in one process. KWOK replaces every kubelet, and no single built-in
+#: role covers that.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
     CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),

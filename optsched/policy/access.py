@@ -1,4 +1,4 @@
-"""Read typed values from YAML nodes that know their position, and report values of a wrong type."""
+"""Read typed values from YAML nodes, and report values of a wrong type with their position."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
+def _loader() -> Any:  # noqa: ANN401  the C loader and the Python loader share no base class
     """Return a loader class without YAML 1.1 resolvers, based on the C parser if installed."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)

@@ -84,7 +84,7 @@ class TierPlugin:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A valid policy, according to which sessions schedule.
+    """A valid policy, which determines how sessions schedule.
 
     Attributes
     ----------

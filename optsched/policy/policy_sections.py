@@ -348,7 +348,7 @@ class TierReader:
         return (DEFAULT_SWITCHES - turned.keys()) | on
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report arguments that enable two GPU sharing modes at once, or an unsupported mode."""
+        """Report arguments that enable two GPU sharing modes, or an unsupported mode."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:

@@ -16,7 +16,7 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """A reader that returns the integers in a text one by one, and stops at the first error.
+    """A reader that returns the integers in `text` one by one, and stops at the first error.
 
     Invalid numbers are not skipped, because the remaining numbers would then describe another
     instance. `line` is the line of the last number that was read.

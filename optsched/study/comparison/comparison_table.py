@@ -199,7 +199,7 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """Why models are not called better or worse, as clauses without a full stop."""
+        """The reasons why no model is called better or worse, as clauses without a full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:

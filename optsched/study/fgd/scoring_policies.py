@@ -174,7 +174,7 @@ class Policy(Protocol):
         """Return scores (S, K) from 0 to 100; the score of a pod that does not fit is arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) for one pod per node; each pod requests a GPU share that fits."""
+        """Return the GPU (S,) on which each node places one pod; its GPU share must fit."""
 
 
 @dataclass(frozen=True, eq=False)

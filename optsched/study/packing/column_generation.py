@@ -180,8 +180,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of returned columns, as a fraction of the sum of all uses. All columns
-            that are used at least once may be returned even if they are more.
+            Maximum number of returned columns, as a fraction of the sum of all uses. The maximum
+            does not apply to columns with uses of 1 or more.
 
         """
         at = np.flatnonzero(uses > CLEAR)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
-"""The number of items (K,) of each type in a bin, and the number of such bins."""
+"""The number of items (K,) of each type in a bin, and the number of copies of the bin."""
 
 _NOISE: Final = 0.1
 _STEPS: Final = 64

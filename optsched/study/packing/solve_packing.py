@@ -133,7 +133,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or the time limit; return why the search ended."""
+        """Search until the bound is met or the time is up; return why the search ended."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._pack_full_bins, self._generate_columns, self._search_columns):

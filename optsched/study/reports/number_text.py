@@ -105,7 +105,7 @@ _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text in common fonts."""
+    """Return an upper estimate of the width of `text` in common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:

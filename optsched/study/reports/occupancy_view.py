@@ -244,7 +244,7 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
         yield svg.text(at, words, text_anchor="middle", class_="cellname")
 
 
-# --- film of a replay ----------------------------------------------------------------------------
+# --- grid of a replay ----------------------------------------------------------------------------
 
 
 def film(view: View) -> Film:

@@ -64,7 +64,7 @@ class PlansData:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The lanes of the nodes, as if empty: the GPUs, or the CPUs in a cluster without GPUs."""
+        """The lanes of the nodes, without pods: GPUs, or CPUs in a cluster without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
@@ -105,7 +105,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return the thousandths that each queue holds; other schedulers' pods have key ""."""
+        """Return the thousandths that each queue holds; key "" is for other schedulers' pods."""
         found: Counter[str] = Counter()
         for placed in self.frames[frame]:
             found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)

@@ -66,7 +66,7 @@ class ClaimBook:
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task with the device requests of its per-pod claims added."""
+        """Return a copy of a pending task with the device requests of its per-pod claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))

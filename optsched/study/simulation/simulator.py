@@ -328,7 +328,7 @@ class Simulation:
     # --- runs and lost work ----------------------------------------------------------------------
 
     def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
-        """Start or continue a job of which tasks have just been placed."""
+        """Start or continue a job after some of its tasks were placed."""
         key, now_ms = job.gang.key, self.now_ms
         if job.since_ms is not None or len(job.places) < job.minimum_members:
             self._out.append(record.Bind(now_ms, key, places))
