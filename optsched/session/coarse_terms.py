@@ -62,13 +62,13 @@ def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
 
     nodes = [
         node
-        if _are_same(tasks := tuple(map(limit, node.residents)), node.residents)
+        if _are_identical_tasks(tasks := tuple(map(limit, node.residents)), node.residents)
         else replace(node, residents=tasks)
         for node in snapshot.nodes
     ]
     gangs = [
         gang
-        if _are_same(tasks := tuple(map(limit, gang.tasks)), gang.tasks)
+        if _are_identical_tasks(tasks := tuple(map(limit, gang.tasks)), gang.tasks)
         else replace(gang, tasks=tasks)
         for gang in snapshot.gangs
     ]
@@ -76,7 +76,7 @@ def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
     return limited, sum(map(len, excess.values()))
 
 
-def _are_same(tasks: Sequence[Task], others: Sequence[Task]) -> bool:
+def _are_identical_tasks(tasks: Sequence[Task], others: Sequence[Task]) -> bool:
     return all(map(operator.is_, tasks, others))
 
 
