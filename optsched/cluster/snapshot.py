@@ -206,7 +206,7 @@ class Gang(_CacheOwner):
     owner
         The controller of the PodGroup, or None if it has none.
     problem
-        Why no plugin could schedule the gang; None if it can be scheduled.
+        Why the gang cannot be scheduled, whatever the plugins decide; None if it can be.
 
     """
 
@@ -493,7 +493,7 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim competes with other claims for existing volumes."""
+        """Whether the claim may compete with other claims for existing volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:

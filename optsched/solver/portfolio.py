@@ -590,7 +590,8 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of the gangs that node classes cannot describe, and the rules responsible.
 
-    Tasks of these gangs depend on other tasks of their node, or can use too many domains.
+    The mask contains gangs whose tasks depend on other tasks of their node or can use too many
+    domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)

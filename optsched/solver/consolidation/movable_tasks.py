@@ -83,7 +83,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks from `may`, on the most promising nodes.
 
-    A node is the more promising, the less capacity it lacks for a task of the requesting gangs.
+    The less capacity a node lacks for a task of the requesting gangs, the more promising it is.
     Nodes that already fit such a task come last.
     """
     running = running_tasks(problem)

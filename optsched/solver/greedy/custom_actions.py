@@ -1,8 +1,8 @@
 """Run custom actions in the pipeline: give them a view of the session and apply their proposals.
 
-The proposals for a gang are applied together or not at all. They must satisfy the rules, the queue
-limits and the idle capacity. As in the actions `preempt` and `reclaim`, a task is evicted only if
-plugins vote for its eviction.
+The proposals for a gang are applied together or not at all. Proposals must satisfy the rules, the
+queue limits and the idle capacity. As in the actions `preempt` and `reclaim`, a task is evicted
+only if plugins vote for its eviction.
 """
 
 from __future__ import annotations

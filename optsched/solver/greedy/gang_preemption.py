@@ -160,7 +160,7 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer gangs whose requested resources are mostly held by candidates.
+            # Prefer gangs whose candidates hold most of the gang's share of requested resources.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)

@@ -161,8 +161,8 @@ class LiveScoring(Protocol):
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         """Return a function whose scores are added to those of `Rule.scorer`, or None.
 
-        The function maps a mask (N,) of nodes that fit a task to scores (N,). Tasks of an entry
-        with such a function are placed one at a time.
+        The function maps a mask (N,) of nodes that fit a task to scores (N,). If an entry has such
+        a function, its tasks are placed one at a time.
         """
 
 

@@ -314,7 +314,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of the task classes of which a task fits each node class."""
+    """Return a mask (K, C): whether a task of each class fits a node of each node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])

@@ -1,4 +1,4 @@
-"""The joint model of a session: which gangs start, where their tasks run, and who is evicted.
+"""The joint model of a session: starting gangs, the nodes of their tasks, and evicted tasks.
 
 Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
 of `solver.model.encoding` by an integer variable for each group of equal running tasks on a node,

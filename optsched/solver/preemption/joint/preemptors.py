@@ -170,7 +170,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs of which all victims must be evicted, due to minimums or subgroups."""
+        """Return the gangs whose victims must be evicted together, due to minimums or subgroups."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)

@@ -267,7 +267,7 @@ def _read_solution(
 def _find_nominations(
     problem: Problem, node_of: I64, gangs: Sequence[int]
 ) -> dict[int, Nominations]:
-    """Return each gang's nominations as (entry, node, number of tasks), keyed in gang order."""
+    """Return the (entry, node, number of tasks) nominations of each gang, in gang order."""
     found: dict[int, Nominations] = {}
     for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])

@@ -110,8 +110,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the problem of `compile_minimum` with budgets that yield to guarantees overridden.
 
-        These budgets do not limit reclaims within a guarantee. Returns None if the gang can reclaim
-        no task that they protect within a guarantee.
+        These budgets do not limit reclaims within a guarantee. Returns None if the gang cannot
+        reclaim, within a guarantee, any task that they protect.
         """
         if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None

@@ -132,7 +132,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether the guarantees stay covered, or the gang does not use them up further."""
+        """Return whether the queues' claims fit the pool, or the gang does not increase them."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])

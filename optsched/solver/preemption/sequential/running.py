@@ -90,7 +90,7 @@ class SessionFacts:
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of the resources that are requested whichever tasks of a gang start.
+        """Return a mask (R,) of resources that are requested no matter which tasks of a gang start.
 
         The gang starts at least its minimum, or at least one task if `grows` is True.
         """

@@ -102,8 +102,7 @@ class EvictionPlan:
     results
         The numbers of victims and of gangs evicted entirely, as levels with bounds.
     hopeless
-        Gangs that are proved not to be helped by evictions, with the reason, or None if it is
-        unknown.
+        Gangs for which evictions provably cannot help, mapped to the reason, or to None if unknown.
     entitlements
         How much of each resource reclaiming queues may hold after all placements.
 
