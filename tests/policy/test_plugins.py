@@ -199,7 +199,7 @@ EFFECTIVE = [
     (plugin.name, argument)
     for plugin in PLUGINS.values()
     for argument in flat(plugin.arguments)
-    if not argument.meaning.startswith(("has no effect", "an error"))
+    if not argument.meaning.startswith(("has no effect", "not supported"))
 ]
 
 
