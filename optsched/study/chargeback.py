@@ -345,8 +345,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     A pod is charged from when it is bound until the first snapshot in which it has left its node.
     If it was bound before the first snapshot, charging starts with that snapshot.
 
-    A running gang counts as evicted if the next snapshot has fewer running pods than the gang's
-    minimum, or as failed if the node of a lost pod is also missing or not ready. The lost work is
+    A running gang counts as evicted if fewer of its pods than its minimum run in the next snapshot.
+    It counts as failed instead if the node of a lost pod is also missing or not ready. The lost work is
     the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`), or since
     the start of the gang if there is no later checkpoint. More frequent snapshots make the charges
     more accurate.

@@ -270,7 +270,7 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the devices of each demand of the chosen variants, in claim order, or None."""
+        """Return the devices for each request of the chosen alternatives, or None if none fit."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))

@@ -382,7 +382,7 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows that require a lender to hold more than it keeps before its last eviction.
+        """Require that a lender exceeds its protected amount until its last victim is evicted.
 
         The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
         Victims of preemption within the queue are ignored, because they may be evicted later.

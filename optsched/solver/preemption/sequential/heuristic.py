@@ -159,8 +159,8 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # The node has enough idle capacity, so a queue limit rejected the task, as it would
-                # on all nodes with enough idle capacity.
+                # The node has enough idle capacity, so it must be a queue limit that rejected the
+                # task. The limit would reject it on every other such node too.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
