@@ -222,7 +222,7 @@ class DeviceConstraint(NamedTuple):
     is_distinct: bool = False
 
     def binds(self, request: str) -> bool:
-        """Return whether the constraint covers a request, given as `request` or `parent/alternative`."""
+        """Return whether the constraint covers `request` (NAME or NAME/ALTERNATIVE)."""
         return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
 
 

@@ -346,10 +346,10 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     If it was bound before the first snapshot, charging starts with that snapshot.
 
     A running gang counts as evicted if fewer of its pods than its minimum run in the next snapshot.
-    It counts as failed instead if the node of a lost pod is also missing or not ready. The lost work is
-    the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`), or since
-    the start of the gang if there is no later checkpoint. More frequent snapshots make the charges
-    more accurate.
+    It counts as failed instead if the node of a lost pod is also missing or not ready. The lost
+    work is the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`),
+    or since the start of the gang if there is no later checkpoint. More frequent snapshots make the
+    charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _RecordedGang] = {}

@@ -361,7 +361,8 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
     The amount is the part of the capability that tasks in the queue's subtree may still use if the
-    reservation constrains them. For the number ~i, it is the part of the entitlement that the queue does not hold.
+    reservation constrains them. For the number ~i, it is the part of the entitlement that the queue
+    does not hold.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}

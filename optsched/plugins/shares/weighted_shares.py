@@ -129,8 +129,8 @@ def _share_by(terms: _Terms) -> WeightedShares:
         whole[tree.root] = own[tree.root]
         leaf[tree.root] = False
     own[leaf] = whole[leaf]
-    # The deserved share of a queue is below its request only for contested resources. A resource may count
-    # as contested although no queue deserves less than its request.
+    # The deserved share of a queue is below its request only for contested resources. A resource
+    # may count as contested although no queue deserves less than its request.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
