@@ -810,7 +810,9 @@ def compare(
     names = [m.name if isinstance(m, Policy) else str(m) for m in named]
     sources = [t.trace.name if isinstance(t, LoadedTrace) else str(t) for t in given_traces]
     for what, listed in (("model", names), ("trace", sources), ("seed", numbers)):
-        _check_each_once(what, listed)
+        if not listed:
+            raise ArgumentError(f"{what}s: there is no {what}: give at least one")
+        _check_none_twice(what, listed)
     policies = dict(zip(names, map(_policy, named), strict=True))
     given: dict[tuple[str, int], LoadedTrace] = {}
     for source, each in zip(sources, given_traces, strict=True):
@@ -823,12 +825,6 @@ def compare(
         return _compared(cells, Here(SystemClock()))
     with local_cluster(min(workers, len(cells)), SystemClock()) as place:
         return _compared(cells, place)
-
-
-def _check_each_once(what: str, listed: Sequence[object]) -> None:
-    if not listed:
-        raise ArgumentError(f"{what}s: there is no {what}: give at least one")
-    _check_none_twice(what, listed)
 
 
 def _check_none_twice(what: str, listed: Sequence[object]) -> None:

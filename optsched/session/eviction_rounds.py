@@ -123,18 +123,13 @@ def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | 
     evicted, although the queue may reclaim pods.
     """
     session = attempt.session
-    if RECLAIM not in session.reach or _is_better(cleared, first):
+    mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
+    if RECLAIM not in session.reach or rank_candidates([theirs, mine])[0] is mine:
         return None
     preemptors = {e.preemptor for e in cleared.clearing.evictions if e.action == PREEMPT}
     gangs = first.problem.snapshot.gangs
     indices = frozenset(i for i, gang in enumerate(gangs) if gang.key in preemptors)
     return _evict_pods(attempt, first, 0, indices)[0] if indices else None
-
-
-def _is_better(cleared: Round, first: Round) -> bool:
-    """Return whether a round with evictions is better than the round without."""
-    mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
-    return rank_candidates([theirs, mine])[0] is mine
 
 
 def _evict_pods(

@@ -82,7 +82,11 @@ def lend_before_victims(
         found = _without_victims_for(attempt, scope, first, preemptors)
         if found is None:
             continue
-        gangs = preemptors | _missing_gangs(first, found)
+        before, after = (
+            {a.gang for a in plan.actions or () if isinstance(a, Allocate | Nominate)}
+            for plan in (first, found)
+        )
+        gangs = preemptors | (before - after)
         if not _starts_all(found, best, gangs, tier_of):
             continue
         rest = replace(found, lending=None)
@@ -180,12 +184,6 @@ def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[s
     order = np.lexsort((problem.created_ms, chosen.round.tiers.of))[::-1]
     found = (snapshot.gangs[g] for g in order.tolist())
     return [gang.key for gang in found if gang.key in placed and gang.queue in queues]
-
-
-def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
-    """Return the gangs that the first stage of `chosen` places but that of `found` does not."""
-    kept = {a.gang for a in found.actions or () if isinstance(a, Allocate | Nominate)}
-    return {a.gang for a in chosen.actions or () if isinstance(a, Allocate | Nominate)} - kept
 
 
 def _starts_all(

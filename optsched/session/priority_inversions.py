@@ -55,12 +55,13 @@ def avoid_inversions(
     inverted = find_inverted(attempt.before, actions)
     if not inverted:
         return chosen
-    required, num_victims = _count_placed(actions), _count_victims(actions)
+    required = _count_placed(actions)
+    num_victims = sum(isinstance(action, Evict) for action in actions)
     for other in others:
         found = other
         if found.actions is None:
             found = replace(other, actions=attempt.list_actions(other.round, other.solution))
-        if _count_victims(found.actions or ()) >= num_victims:
+        if sum(isinstance(action, Evict) for action in found.actions or ()) >= num_victims:
             continue
         lent, violations = lend(found)
         placed = _count_placed(lent.actions or ())
@@ -95,7 +96,3 @@ def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
 def _count_placed(actions: Sequence[Action]) -> Counter[str]:
     """Count the placed tasks, keyed by gang."""
     return Counter(a.gang for a in actions if isinstance(a, Allocate | Nominate))
-
-
-def _count_victims(actions: Sequence[Action]) -> int:
-    return sum(isinstance(action, Evict) for action in actions)
