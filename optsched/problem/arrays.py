@@ -92,15 +92,16 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
         order of their rows. `first` is the index of the first row of each group.
 
     """
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
+    _, first, group_of = np.unique(columns[0], return_index=True, return_inverse=True)
+    for column in columns[1:]:
         values, inverse = np.unique(column, return_inverse=True)
-        code = code * len(values) + inverse
+        if len(values) < 2:
+            continue
         # Renumbering after every column keeps the combined code below n · len(values), so it cannot
         # overflow.
-        _, code = np.unique(code, return_inverse=True)
-    _, first = np.unique(code, return_index=True)
-    return code.astype(np.int64), first.astype(np.int64)
+        code = group_of * len(values) + inverse
+        _, first, group_of = np.unique(code, return_index=True, return_inverse=True)
+    return group_of.astype(np.int64), first.astype(np.int64)
 
 
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:

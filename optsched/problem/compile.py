@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, compress
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
 from optsched.problem.gang_columns import GangColumns, find_objects, group_values
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
-from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
+from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays, with_demand
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
 from optsched.problem.shapes import gang_row, rebound
 from optsched.problem.topology import topology_arrays
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Snapshot
-    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.task import TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Term
@@ -72,7 +72,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     resources = (*kept, *sorted(mentioned.difference(kept)))
     nodes = _node_amounts(snapshot.nodes, resources, previous)
     queue_of = _queue_of(snapshot, gang_columns, previous)
-    queues = _queues(snapshot, resources, queue_of, gang_columns)
+    queues = _queues(snapshot, resources, queue_of, gang_columns, previous)
     gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues, gang_columns)
     columns = _columns(snapshot.nodes, previous)
     before = None if previous is None else (previous.snapshot, previous.topology)
@@ -105,7 +105,6 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         min_member=gang_columns.numbers(_MIN_MEMBER),
         num_ready=gang_columns.numbers(_NUM_READY),
         task_start=gangs.task_start,
-        tasks=gangs.tasks,
         task_class=gangs.task_class,
         gang_of=gangs.gang_of,
         blocked=gangs.blocked,
@@ -118,7 +117,6 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 # --- gangs -------------------------------------------------------------------------------------
 
 _GANG, _SHAPE, _NUM_READY = map(attrgetter, ("gang", "shape", "num_ready"))
-_PENDING_TASKS: Callable[[GangRow], tuple[Task, ...]] = attrgetter("pending")
 _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
     attrgetter, ("gang.priority", "gang.created_ms", "gang.waiting_since_ms", "gang.min_member")
 )
@@ -217,7 +215,6 @@ class _Gangs:
     shapes: GangShapes
     shape_of: I64
     task_start: I64
-    tasks: tuple[Task, ...]
     task_class: I64
     gang_of: I64
     blocked: Mapping[int, Reason]
@@ -260,7 +257,6 @@ def _gang_arrays(
         shapes=shapes,
         shape_of=shape_of,
         task_start=task_start,
-        tasks=tuple(chain.from_iterable(map(_PENDING_TASKS, compress(rows, open_gangs.tolist())))),
         task_class=task_class,
         gang_of=np.repeat(np.arange(len(rows), dtype=np.int64), num_tasks),
         blocked=blocked,
@@ -342,7 +338,11 @@ def _queue_of(snapshot: Snapshot, gang_columns: GangColumns, previous: Problem |
 
 
 def _queues(
-    snapshot: Snapshot, resources: Sequence[str], queue_of: I64, gang_columns: GangColumns
+    snapshot: Snapshot,
+    resources: tuple[str, ...],
+    queue_of: I64,
+    gang_columns: GangColumns,
+    previous: Problem | None,
 ) -> QueueArrays:
     known = np.flatnonzero(queue_of >= 0)
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
@@ -375,7 +375,14 @@ def _queues(
         oldest_ms=oldest_ms,
         has_gangs=has_gangs,
     )
-    return queue_arrays(snapshot.queues, resources, demand)
+    if (
+        previous is None
+        or previous.resources != resources
+        or len(previous.snapshot.queues) != len(snapshot.queues)
+        or not all(map(is_, previous.snapshot.queues, snapshot.queues))
+    ):
+        return queue_arrays(snapshot.queues, resources, demand)
+    return with_demand(previous.queues, demand)
 
 
 # --- nodes -------------------------------------------------------------------------------------

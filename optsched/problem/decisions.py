@@ -47,7 +47,7 @@ class Decisions:
     @classmethod
     def nothing(cls, problem: Problem) -> Decisions:
         """Return decisions that change nothing."""
-        empty = np.full(len(problem.tasks), UNPLACED, np.int64)
+        empty = np.full(problem.num_tasks, UNPLACED, np.int64)
         no_gang = np.zeros(problem.num_gangs, np.bool_)
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 

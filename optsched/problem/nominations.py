@@ -70,7 +70,7 @@ def nominated_amounts(problem: Problem) -> I64:
 def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
     """Return the (task index, node name) pairs of pending tasks with a nominated node."""
     in_gang = problem.gang_columns.flags(_has_nominations)[problem.gang_of]
-    tasks = ((i, problem.tasks[i].nominated_node) for i in np.flatnonzero(in_gang).tolist())
+    tasks = ((i, problem.task(i).nominated_node) for i in np.flatnonzero(in_gang).tolist())
     return [(i, node) for i, node in tasks if node]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -148,8 +149,6 @@ class Problem:
         (G,) the attributes of that name of each gang or gang row.
     task_start
         (G+1,) index of each gang's first task on axis T; a gang's tasks are ordered by entry.
-    tasks
-        (T,) pending tasks.
     task_class, gang_of
         (T,) task class and gang of each task.
     blocked
@@ -185,7 +184,6 @@ class Problem:
     min_member: I64
     num_ready: I64
     task_start: I64
-    tasks: tuple[Task, ...]
     task_class: I64
     gang_of: I64
     blocked: Mapping[int, Reason]
@@ -207,6 +205,28 @@ class Problem:
     def num_gangs(self) -> int:
         """The number of gangs, which is the length of axis G."""
         return len(self.snapshot.gangs)
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of pending tasks, which is the length of axis T."""
+        return len(self.gang_of)
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The pending tasks (T,); `task` and `tasks_of` are faster for few tasks."""
+        # `shape_of` is -1 for decided gangs too, but their tasks stay on axis T.
+        listed = compress(self.rows, (np.diff(self.task_start) > 0).tolist())
+        return tuple(chain.from_iterable(row.pending for row in listed))
+
+    def task(self, index: int) -> Task:
+        """Return the pending task with an index on axis T."""
+        gang = int(self.gang_of[index])
+        return self.rows[gang].pending[index - int(self.task_start[gang])]
+
+    def tasks_of(self, gang: int) -> tuple[Task, ...]:
+        """Return the pending tasks of a gang in the order of axis T; none for a blocked gang."""
+        first, last = self.task_start[gang : gang + 2].tolist()
+        return self.rows[gang].pending[: last - first]
 
     @cached_property
     def total(self) -> I64:

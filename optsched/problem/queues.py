@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -157,14 +157,13 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
     """
     parent_of, cyclic = _parents(queues)
     closed = _closed(queues, parent_of, cyclic)
-    shut = np.array([i in closed for i in range(len(queues))], np.bool_)
     weights = [(q.weight, q.priority, q.created_ms) for q in queues]
     weight, priority, created = np.array(weights, np.int64).reshape(-1, 3).T
     capability = [_vector(q.capability or (), resources, int(UNLIMITED)) for q in queues]
     deserved = [_vector(q.deserved, resources, 0) for q in queues]
     guarantee = [_vector(q.guarantee, resources, 0) for q in queues]
     shape = (len(queues), len(resources))
-    return QueueArrays(
+    arrays = QueueArrays(
         names=tuple(q.name for q in queues),
         parent_of=parent_of,
         subtree=_subtrees(parent_of),
@@ -176,11 +175,27 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
         guarantee=np.array(guarantee, np.int64).reshape(shape),
         allocated=demand.allocated,
         claimed=demand.claimed,
-        requested=np.where(shut[:, None], demand.claimed, demand.requested),
+        requested=demand.requested,
         gained=np.zeros(shape, np.int64),
+        oldest_ms=demand.oldest_ms,
+        has_gangs=demand.has_gangs,
+        closed=closed,
+    )
+    return with_demand(arrays, demand)
+
+
+def with_demand(arrays: QueueArrays, demand: Demand) -> QueueArrays:
+    """Return the arrays of the same queues with the amounts of `demand`; nothing is gained yet."""
+    shut = np.zeros(len(arrays.names), np.bool_)
+    shut[list(arrays.closed)] = True
+    return replace(
+        arrays,
+        allocated=demand.allocated,
+        claimed=demand.claimed,
+        requested=np.where(shut[:, None], demand.claimed, demand.requested),
+        gained=np.zeros_like(demand.allocated),
         oldest_ms=np.where(shut, NEVER_MS, demand.oldest_ms),
         has_gangs=demand.has_gangs & (~shut | demand.claimed.any(axis=1)),
-        closed=closed,
     )
 
 

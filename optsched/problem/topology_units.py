@@ -63,7 +63,7 @@ def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
     if part != NO_PART:
         entries = problem.shapes.shapes[int(problem.shape_of[gang])].entries
         first = next(e for e, entry in enumerate(entries) if entry.part == part)
-        example = problem.tasks[entry_tasks(problem, gang, first).start]
+        example = problem.task(entry_tasks(problem, gang, first).start)
         group = sub_group_of(mine.sub_groups, example.labels)
         tasks = [t for t in tasks if sub_group_of(mine.sub_groups, t.labels) == group]
     number = problem.derived(_node_numbers)

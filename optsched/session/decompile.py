@@ -44,7 +44,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
         tasks = np.flatnonzero(node_of >= 0)
         order = tasks[np.lexsort((tasks, place[problem.gang_of[tasks]]))]
         placed.extend(
-            action(problem.tasks[t].key, nodes[n].name, problem.tasks[t].gang)
+            action(problem.task(t).key, nodes[n].name, problem.task(t).gang)
             for t, n in zip(order.tolist(), node_of[order].tolist(), strict=True)
         )
     return (*enqueued, *decisions.evictions, *placed)

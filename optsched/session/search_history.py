@@ -189,7 +189,7 @@ def resume_incumbent(
     binds = incumbent.binds
     if not (binds.keys() <= task_of.keys() and set(binds.values()) <= index_of.keys()):
         return None
-    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+    node_of = np.full(problem.num_tasks, UNPLACED, np.int64)
     for key, name in binds.items():
         node_of[task_of[key]] = index_of[name]
     if ((node_of >= 0) & (greedy.decisions.nominated >= 0)).any():

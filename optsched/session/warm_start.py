@@ -170,7 +170,7 @@ def start_from(
 
 def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart) -> I64:
     """Place the gangs that still fit, in order of importance; return the tasks' nodes (T,)."""
-    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+    node_of = np.full(problem.num_tasks, UNPLACED, np.int64)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     is_open = problem.shape_of >= 0
     gangs = [

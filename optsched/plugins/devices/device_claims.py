@@ -157,8 +157,7 @@ class DeviceClaims(Rule):
         """Return a reason that names a claim that no node can satisfy, or None."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
-        start, end = problem.task_start[gang], problem.task_start[gang + 1]
-        for task in problem.tasks[start:end]:
+        for task in problem.tasks_of(gang):
             for key in task.device_claims:
                 if why := unusable(requests.devices, key):
                     return Reason(ReasonCode.DEVICES, why)

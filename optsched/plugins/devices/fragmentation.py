@@ -205,7 +205,7 @@ class Fragmentation(Rule):
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[FragLevel]:
         """See `Rule`."""
-        return [FragLevel()] if _has_gpus(problem) and len(problem.tasks) else []
+        return [FragLevel()] if _has_gpus(problem) and problem.num_tasks else []
 
 
 def _has_gpus(problem: Problem) -> bool:

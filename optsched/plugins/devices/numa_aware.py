@@ -95,7 +95,7 @@ class NumaPolicies(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return a reason that names a requested policy that no node has, or None."""
         problem = outcome.problem
-        for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
+        for task in problem.tasks_of(gang):
             policy, nodes = requested_policy(task.shape), problem.snapshot.nodes
             if not policy or any(_has_policy(node, policy) for node in nodes):
                 continue

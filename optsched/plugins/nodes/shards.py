@@ -73,7 +73,7 @@ class Shards(Rule):
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
         """See `Rule`."""
-        has_any = preferred_nodes(problem) is not None and len(problem.tasks) > 0
+        has_any = preferred_nodes(problem) is not None and problem.num_tasks > 0
         return (OutsideShard(),) if has_any else ()
 
 

@@ -176,7 +176,7 @@ def build_levels(
         elif kind.name == "tasks":
             named += task_levels(problem, tiers)
         elif kind.name == "node-score":
-            named += [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
+            named += [NodeScore(rules)] if rules.scoring and problem.num_tasks else []
         else:
             defining = [a.rule for a in rules.active if a.rule.name in kind.rules]
             over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)

@@ -95,9 +95,11 @@ class Fifo(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         lines = problem.derived(_order).lines
+        if not lines:
+            return None
         rank = {g: float(i) for line in lines for i, g in enumerate(line)}
         need: list[int] = (problem.min_member - problem.num_ready).tolist()
-        return _FifoOrder(ledger, need, problem.priority.tolist(), rank) if lines else None
+        return _FifoOrder(ledger, need, problem.priority.tolist(), rank)
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -217,6 +219,8 @@ class _Order:
 
 def _order(problem: Problem) -> _Order:
     strict = {i for i, q in enumerate(problem.snapshot.queues) if q.is_fifo}
+    if not strict:
+        return _Order((), frozenset())
     lines: dict[int, list[int]] = {q: [] for q in sorted(strict)}
     for gang in np.flatnonzero(np.isin(problem.queue_of, list(strict))).tolist():
         row = problem.rows[gang]

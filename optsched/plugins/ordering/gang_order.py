@@ -61,7 +61,7 @@ class _PriorityVotes(Greedy):
         """See `Preemption`. Victims have a lower priority than the preempting gang or task."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
-        mine = [t.priority for t in problem.tasks[start:end]]
+        mine = [t.priority for t in problem.tasks_of(gang)]
         is_same_class = problem.task_class[start:end] == task_class
         own = max(
             (p for p, is_same in zip(mine, is_same_class.tolist(), strict=True) if is_same),

@@ -185,7 +185,7 @@ class _AsPlaced(Greedy):
         preferences = self._preferences
         problem = preferences.problem
         first = first_task(problem, gang, entry)
-        task, task_class = problem.tasks[first], int(problem.task_class[first])
+        task, task_class = problem.task(first), int(problem.task_class[first])
         other, ready = preferences.representatives.get(task_class), problem.ready
         if task_class not in self._before:
             self._before[task_class] = (
@@ -209,7 +209,7 @@ class _AsPlaced(Greedy):
         # The labels of the gang's first task of the class represent the other tasks.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
-        task = problem.tasks[start + int((mine == task_class).argmax())]
+        task = problem.task(start + int((mine == task_class).argmax()))
         standing = self._standing
         np.add.at(standing.selected, (standing.matcher.rows(task)[:, None], nodes), counts)
         for weight, m in standing.affinity_terms(task.shape):

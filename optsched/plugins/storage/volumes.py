@@ -146,8 +146,7 @@ class Volumes(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason names a claim that no node can use."""
         problem = outcome.problem
-        start, end = problem.task_start[gang], problem.task_start[gang + 1]
-        for task in problem.tasks[start:end]:
+        for task in problem.tasks_of(gang):
             why = unusable(problem.snapshot, task.shape)
             if why:
                 return Reason(ReasonCode.VOLUME, why)

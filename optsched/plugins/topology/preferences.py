@@ -165,7 +165,7 @@ def find_preferences(problem: Problem) -> Preferences | None:
     terms = tuple(found.values())
     size = (len(terms), problem.num_nodes)
     classes, first = np.unique(problem.task_class, return_index=True)
-    tasks = (problem.tasks[i] for i in first.tolist())
+    tasks = (problem.task(i) for i in first.tolist())
     preferences = Preferences(
         ref(problem),
         terms,

@@ -283,7 +283,7 @@ class _Pipeline:
             if not has_started and self._placing.changes == before:
                 self._gang_classes.note_failure(gang)
             return has_started
-        return self._grow(gang, len(self._problem.tasks) if lines.is_last_gang(gang) else 1)
+        return self._grow(gang, self._problem.num_tasks if lines.is_last_gang(gang) else 1)
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
         """Return whether an earlier gang of the same FIFO queue is not placed yet."""

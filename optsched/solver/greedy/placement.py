@@ -117,7 +117,7 @@ class PlacementState:
             idle = self._short + problem.idle + problem.releasing
             self.later = NodeTable(without_terminating(problem), rules, idle)
         self._releasing = problem.releasing.copy()
-        self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+        self.node_of = np.full(problem.num_tasks, UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
         self.rules = rules
         self.changes = 0

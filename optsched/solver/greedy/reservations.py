@@ -340,7 +340,6 @@ def _alone(problem: Problem, gang: int) -> Problem:
         min_member=problem.min_member[one],
         num_ready=problem.num_ready[one],
         task_start=np.array([0, number], np.int64),
-        tasks=problem.tasks[tasks],
         task_class=problem.task_class[tasks],
         gang_of=np.zeros(number, np.int64),
         blocked={},

@@ -260,7 +260,7 @@ class EvictionCompiler:
         if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
             return None
         counts = self.facts.counts_of(gang)
-        mine = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        mine = problem.tasks_of(gang)
         by_entry = np.repeat(np.arange(len(counts)), counts)
         priority = np.array([t.priority for t in mine], np.int64)
         top = np.array([priority[by_entry == e].min() for e in range(len(counts))], np.int64)
@@ -291,7 +291,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         problem = self.problem
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        tasks = problem.tasks_of(gang)
         candidates, reclaimed, claims = candidates_of_gang
         if not candidates.any() or not all(t.preempts for t in tasks):
             return None
