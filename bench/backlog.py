@@ -1,11 +1,12 @@
 """Measure the cost of a backlog: one stream of jobs with 1 000 waiting gangs, and with none.
 
-Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360] [--varied]`. It replays
-gangs with Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. With `--varied`,
-the gangs have 1 to 64 tasks, many different requests, some without GPUs, and three priorities. The
-cluster is full when the stream begins. The stream's load equals the capacity of the cluster, so the
-length of the backlog stays about constant. Only the stream is measured. The unit is the CPU second
-of this process, because other load on the machine does not change it.
+Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360] [--repeats 5] [--varied]`.
+It replays gangs with Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. With
+`--varied`, the gangs have 1 to 64 tasks, many different requests, some without GPUs, and three
+priorities. The cluster is full when the stream begins. The stream's load equals the capacity of the
+cluster, so the length of the backlog stays about constant. Only the stream is measured. The unit is
+the CPU second of this process. Other load on a machine slows its cores down, so the fastest of some
+replays counts.
 
 The target is 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
 a backlog are compared within one run. `bench.simulate` explains the yardstick.
@@ -130,13 +131,17 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=50)
     options.add_argument("--period", type=int, default=360, help="seconds")
     options.add_argument("--model", default=MODEL)
+    options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--varied", action="store_true")
     asked = options.parse_args()
     found = []
     for backlog in (0, asked.backlog):
         trace = backlogged(asked.jobs, asked.nodes, backlog)
         trace = varied(trace) if asked.varied else trace
-        replay = measure(trace, asked.model, asked.period * 1000)
+        replays = [measure(trace, asked.model, asked.period * 1000) for _ in range(asked.repeats)]
+        if len({(r.num_finished, r.num_sessions, r.num_waiting) for r in replays}) > 1:
+            raise SystemExit(f"backlog {backlog}: the replays differ")
+        replay = min(replays, key=lambda r: r.cpu_s)
         found.append(replay)
         print(
             f"backlog {backlog}: {replay.num_finished} jobs, {replay.num_waiting} wait at the end, "
