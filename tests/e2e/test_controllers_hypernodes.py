@@ -138,3 +138,22 @@ def test_a_fabric_is_followed(site: Site, tmp_path: Path) -> None:
         controllers.stop()
     for hypernode in site.api.items(HYPER_NODES):
         site.api.delete(f"{HYPER_NODES}/{hypernode['metadata']['name']}")
+
+
+def test_a_secret_of_another_namespace_is_not_sent_to_a_fabric(site: Site, tmp_path: Path) -> None:
+    with Ufm(tmp_path) as ufm:
+        controllers = site.controllers("--config-map", f"{site.name}/topology")
+        text = UFM.format(ufm.url).replace(
+            "name: ufm-credentials", "name: ufm-credentials\n      namespace: kube-system"
+        )
+        config = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "topology"},
+            "data": {"volcano-controller.conf": text},
+        }
+        site.api.post(f"/api/v1/namespaces/{site.name}/configmaps", config)
+        text = "controllers read only Secrets of"
+        site.await_event("topology", text, reason="InvalidTopologyDiscovery")
+        assert ufm.asked == []
+        controllers.stop()

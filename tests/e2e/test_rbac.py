@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,6 +91,18 @@ def test_it_gets_claims_their_volumes(site: Site, kubeconfig: Path) -> None:
     until(lambda: site.events("p", "Scheduled"), "the pod is bound")
     scheduler.stop()
     assert "403 Forbidden" not in scheduler.log
+
+
+def test_only_its_user_may_read_its_dumps(site: Site, kubeconfig: Path, tmp_path: Path) -> None:
+    site.nodes(1)
+    folder = tmp_path / "dumps"
+    scheduler = site.scheduler("--dump-dir", str(folder), kubeconfig=kubeconfig)
+    scheduler.process.send_signal(signal.SIGUSR2)
+    scheduler.await_log(f"snapshot dumped to {folder}")
+    scheduler.stop()
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
+    assert modes.pop(folder) == 0o700
+    assert set(modes.values()) == {0o600}
 
 
 def test_it_may_do_nothing_else(control_plane: ControlPlane, kubeconfig: Path) -> None:

@@ -235,6 +235,28 @@ def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
     site.story.assert_bound_once()
 
 
+def test_an_eviction_waits_for_its_nomination_until_a_deadline(
+    site: Site, classes: tuple[str, str]
+) -> None:
+    """The write of the nomination gets no response, so the eviction is sent after ten seconds."""
+    low, high = classes
+    site.nodes(1)
+    proxy = site.proxy()
+    scheduler = site.scheduler("--config", "volcano-default", kubeconfig=proxy.kubeconfig)
+    gang(site, "dev", 1, low, cpus=4)
+    site.await_bound("dev", 1)
+    site.await_running("dev", 1)
+    gate = proxy.hold(lambda method, path: method == "PATCH" and "/pods/urgent-0/status" in path)
+    gang(site, "urgent", 1, high, cpus=4)
+    gate.await_held(1)
+    assert scheduler.metric("optsched_evictions_total") == 0
+    scheduler.await_log(f"eviction of {site.name}/dev-0 is sent before its nominations are written")
+    scheduler.await_metric(1, "optsched_evictions_total", action="preempt")
+    assert gate.held
+    proxy.open(gate)
+    site.await_bound("urgent", 1)
+
+
 def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Site) -> None:
     site.nodes(2)
     queue = site.queue("limited", capability={"cpu": "4"})
