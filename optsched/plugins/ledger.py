@@ -136,7 +136,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that each gang holds; an entry is computed when it is first read."""
+    """The resources (R,) that each gang holds; an element is computed when first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()

@@ -278,7 +278,7 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs in separate classes, and arrays (G,) that split classes.
+        """Return the mask (G,) of gangs with their own class, and arrays (G,) that split classes.
 
         The arrays are the integer results of `Rule.distinguish_gangs`, one per rule.
         """

@@ -36,7 +36,7 @@ def is_url(text: str) -> bool:
 
 
 def why_absent(path: Path) -> str:
-    """Return why a path does not exist or cannot be read; empty if it exists."""
+    """Return the reason that a path is missing or cannot be accessed; empty if it exists."""
     try:
         return "" if path.exists() else "there is no such file or folder"
     except OSError as e:

@@ -101,7 +101,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes with access to allocated devices and with devices for unallocated claims."""
+        """Allow nodes that can access the allocated devices and have devices for other claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -296,14 +296,14 @@ class _Requests:
         return next((why for why in (*found, *of_own) if why), "")
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the unallocated named claims, which other tasks may share."""
+        """Return the keys of the unallocated ResourceClaims that the pods reference by name."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the named claims that have allocated devices."""
+        """Return the keys of the allocated ResourceClaims that the pods reference by name."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
@@ -433,9 +433,9 @@ class _AllocationRows:
     def _add_options(
         self, node: int, options: Sequence[Option], tasks: int, most: int
     ) -> list[list[Places]]:
-        """Add the rows Σ_option chosen = tasks, and Σ allocated = number·chosen per demand.
+        """Add Σ_option chosen = tasks, and Σ allocated = number·chosen per device request.
 
-        Returns the `allocated` variables by option and demand.
+        Returns the `allocated` variables by alternative and device request.
         """
         if len(options) == 1:
             chosen = [tasks]
@@ -456,7 +456,7 @@ class _AllocationRows:
         return found
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Add a constraint: all devices have one attribute value, or all values differ."""
+        """Add a constraint that the devices' attribute values are all equal or all different."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -473,7 +473,7 @@ class _AllocationRows:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
     def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
-        """Add constraints: a shared claim has devices on at most one node, where its users run."""
+        """Add constraints that a shared claim has devices only on the node where its tasks run."""
         model, supplied = self._model, self._nodes.supplied
         chosen: list[int] = []
         for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
@@ -489,7 +489,7 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints: a device gets at most one claim, and only after its current claim ends.
+        """Add constraints that a device serves at most one claim, after its current claim ends.
 
         A claim does not end if a placed task uses it.
         """
@@ -522,7 +522,7 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """Requests of a task's unallocated claims: `later` after terminating tasks end, and `now`.
+    """Device requests of a task's unallocated claims, now and after terminating tasks end.
 
     `now` is None if the task may wait for terminating tasks.
     """
@@ -552,7 +552,7 @@ class _ClassClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Placed tasks that share an unallocated claim: node, total number, and number that fit now.
+    """The node and number of placed tasks that share a claim, and how many need not wait.
 
     The other tasks wait for terminating tasks to end.
     """

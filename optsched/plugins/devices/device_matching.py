@@ -36,11 +36,10 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint on an attribute of the devices that are allocated to some demands of an option.
+    """An alternative's constraint on an attribute of the devices of some device requests.
 
-    `demands` contains demand indices. `value_of` contains a number for the attribute value of each
-    device of the node, or -1 if the device lacks the attribute. Nodes with equal devices have equal
-    bonds.
+    `demands` contains demand indices. `value_of` numbers the attribute values of the node's
+    devices; it is -1 for a device without the attribute. Nodes with equal devices have equal bonds.
     """
 
     is_distinct: bool
@@ -49,7 +48,7 @@ class Bond(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One alternative of a claim: its demands for devices, and the constraints between demands."""
+    """One alternative of a claim: its device requests, and the constraints between them."""
 
     demands: tuple[Demand, ...]
     bonds: tuple[Bond, ...] = ()
@@ -101,10 +100,10 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return the device indices allocated to each demand, or None if no matching exists.
+    """Return the device indices allocated to each request, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a demand releases a device if the demand can use
-    another device instead.
+    The matching uses augmenting paths (Kuhn): a request releases a device if it can use another
+    device instead.
     """
     owner: dict[int, int] = {}
 
@@ -136,7 +135,7 @@ class OutOfStepsError(Exception):
 
 @dataclass(eq=False)
 class Steps:
-    """The step budget of device searches; a step allocates one demand or tries one variant.
+    """The step budget of device searches; a step matches one request or tries one variant.
 
     Attributes
     ----------
@@ -211,7 +210,7 @@ _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
 
 
 class _Search:
-    """A backtracking search over the variants of claims; each step matches all chosen demands."""
+    """A backtracking search over claim variants; each step matches all chosen requests."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -304,14 +303,14 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Yield the demands with devices chosen so that the distinct-value constraints hold."""
+    """Yield device requests, restricted to devices that meet the distinct-value constraints."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)
         return
     steps.spend(len(bonds))
     for bond in bonds:
-        # The devices of the demands must have enough distinct attribute values.
+        # The devices of the requests must have enough distinct attribute values.
         values = [
             Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
             for i in bond.demands

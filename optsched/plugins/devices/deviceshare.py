@@ -81,8 +81,8 @@ class Prefers(StrEnum):
 class Need(NamedTuple):
     """The devices that one container requests: number, family, and the share of each device.
 
-    The devices of a request are all different. Tasks with a common exclusion group (in `groups`) do
-    not share a device.
+    A request gets distinct devices. Tasks with a common exclusion group (in `groups`) do not share
+    a device.
     """
 
     number: int
@@ -695,7 +695,7 @@ def _allocate_all(
 
 
 class _Departure(NamedTuple):
-    """A variable that counts evicted tasks, and a device share that each such task releases."""
+    """A variable that counts evicted tasks, and the device share that each task releases."""
 
     variable: int
     taken: Allocation
@@ -758,7 +758,7 @@ class _DeviceRows:
                 self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Add the rows Σ over devices of v = number·tasks and v ≤ tasks; return (device, v)."""
+        """Add Σ_device v = number·tasks and v ≤ tasks; return (device, v) pairs."""
         model = self._model
         open_devices = [
             i
@@ -797,7 +797,7 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add the rows Σ w + held ≤ count·q and Σ q ≤ 1: each device has at most one geometry.
+        """Add Σ w + held ≤ count·q and Σ q ≤ 1, so that a device has at most one geometry.
 
         A device with two geometries in use gets no task until one of them is unused.
         """

@@ -243,7 +243,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all tasks are placed and only CPU-only classes waste GPUs."""
+        """Return the level's value if all tasks are placed and only CPU-only classes waste GPUs."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()

@@ -83,7 +83,7 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for GPU shares, and for whole GPUs if any task has a GPU share."""
+        """Return True if some task has a GPU share and the class requests GPUs or a share."""
         shape = problem.classes.shapes[task_class]
         return problem.derived(shares_devices) and _uses_gpus(shape)
 
@@ -300,7 +300,7 @@ class Devices(Greedy):
     """Tracks idle GPUs while tasks are placed; a share uses the fullest GPU where it fits.
 
     On nodes with terminating pods, some packing must also fit all tasks after the terminating pods
-    have ended. The packing includes nominated tasks, even if they do not fit now.
+    have ended. The packing includes nominated tasks, even if they do not fit yet.
 
     Attributes
     ----------
@@ -374,7 +374,7 @@ class Devices(Greedy):
                 else:
                     idle = np.flatnonzero(free == WHOLE)[:whole].tolist()
                     chosen = idle if len(idle) == whole else []
-                # A task that does not fit now gets no GPU.
+                # A task that does not fit yet gets no GPU.
                 free[chosen] -= part or WHOLE
                 allocated.append(chosen)
             for _ in range(-count):
@@ -397,7 +397,7 @@ def _repack_node(
     most_placed = int(max(model.bounds[1][placed].max(), 1))
     any_placed = -1 if have.fits else model.add_indicator(placed, most_placed)
     shared = model.add_variables(0, np.ones(max(have.devices, 0), np.int64)).tolist()
-    # Constraints Σ amount·variable ≤ most, as ((variable, amount) pairs, most).
+    # Constraints Σ amount·variable ≤ limit, as ((variable, amount) pairs, limit).
     rows: list[tuple[list[tuple[int, int]], int]] = []
     on_device: list[list[tuple[int, int]]] = [[] for _ in shared]
     for part in sorted({share_milli(shape) for *_, shape in changes}.union(have.parts) - {0}):

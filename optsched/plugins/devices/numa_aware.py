@@ -288,7 +288,7 @@ def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return NUMA amounts by task key, assigned in the kubelet's order or in another valid one."""
+    """Return each task's NUMA amounts, assigned in the kubelet's order or another valid order."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -335,7 +335,7 @@ _Terms: TypeAlias = "list[tuple[int, int]]"
 def _choose_cells(
     model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
 ) -> list[dict[int, _Terms]]:
-    """Add the rows Σ over options of v = tasks: each container gets one set of NUMA nodes.
+    """Add Σ_option v = tasks for each container, so that it gets one set of NUMA nodes.
 
     `containers` lists, for each container, its request, the variable that counts its tasks, and the
     maximum number of tasks. Returns the requests by set of NUMA nodes, for CPUs and for GPUs. See
@@ -432,7 +432,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's NUMA amounts to future idle ones; subtract if `sign` is -1."""
+        """Add a terminating task's NUMA amounts to future idle amounts, or subtract (`sign` -1)."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 

@@ -92,11 +92,11 @@ class Proportions(Rule):
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
+        """Add Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
         The first sum is over task classes without devices, the second over task classes with
-        devices. The variable u counts the tasks of a class on a node. The row of a node binds only
-        if the node gets tasks without devices.
+        devices. The variable u counts the tasks of a class on a node. The constraint of a node
+        binds only if the node gets tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:

@@ -296,7 +296,8 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
     """Yield the units (victims that a gang or subgroup loses together) of a reclaim's gangs.
 
     A gang that is evicted entirely first loses single tasks until it is at its minimum; then its
-    remaining tasks are evicted together. The same holds for a subgroup and its size.
+    remaining tasks are evicted together. A subgroup is evicted in the same way, with its size as
+    the minimum.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -341,7 +342,7 @@ class _Shares:
     """The resources that queues hold and deserve at each step of a replay of the evictions.
 
     Evictions are replayed in the order of the plan. The held resources include all placements of
-    the plan from the first step on. The amounts of a queue include its descendants.
+    the plan from the first step on. The amounts of a queue include the amounts of its descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:

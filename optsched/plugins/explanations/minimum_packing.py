@@ -365,7 +365,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Return the rows (P, I) that no other row dominates, in a fixed order."""
+    """Return the rows of pod counts (P, I) that no other row dominates, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]

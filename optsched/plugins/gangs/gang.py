@@ -205,7 +205,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add the row Σ x[f] − need·y ≥ 0 over the entries f (equal tasks) of a gang class."""
+    """Add Σ x[f] − need·y ≥ 0 over the sets f of equal tasks of a gang class."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -477,7 +477,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry; the entry's other (equal) tasks follow."""
+    """Return the index of the first task in a set of equal tasks (entry); the others follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 

@@ -171,7 +171,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return CPU and memory requests, CPU and memory bursts, and the count of other resources."""
+    """Return CPU and memory requests and bursts, and the number of other requested resources."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))

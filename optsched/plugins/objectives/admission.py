@@ -199,7 +199,7 @@ class Placed(_TierLevel):
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_f weight[f]·x[f] over the entries f of the tier's gangs."""
+        """Return Σ_f weight[f]·x[f] over the sets f of equal tasks in the tier's gangs."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]

@@ -81,7 +81,7 @@ class _PriorityVotes(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of lower-priority gangs and its own tasks."""
+        """See `VictimReach`. The mask selects tasks of the gang and of lower-priority gangs."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang

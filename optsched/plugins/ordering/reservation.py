@@ -440,7 +440,7 @@ class _BelowCeilings(Greedy):
 def build_reservation_reason(
     problem: Problem, number: int, reservation: CapacityReservation
 ) -> Reason:
-    """Return the reason for gang `number`, which would delay the start of a reservation."""
+    """Return why gang `number` waits: it would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     end = gang_end_ms(gang, problem.snapshot.taken_ms)

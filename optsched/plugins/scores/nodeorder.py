@@ -148,7 +148,7 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return the scores (N,) by a task's pod preferences, and by other pods' for the task.
+        """Return scores (N,) by the task's pod preferences and by other pods' preferences about it.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """

@@ -52,7 +52,7 @@ class Capability(Rule):
     hard_switch = Switch.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue must not grow in a resource of which it exceeds its capability."""
+        """See `Rule`. If usage exceeds the capability for a resource, it must not increase."""
         limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
         # Usage of terminating tasks on ready nodes that no scheduler evicted, by queue.
         terminating: dict[str, dict[str, int]] = {}
@@ -169,8 +169,8 @@ def _describe_queue(queue: str, at: str) -> str:
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     """Return the expected usage, the usage and the limit (Q, R) of each queue with descendants.
 
-    The usage is that before the session. The expected usage includes the gangs that the session
-    enqueues.
+    The usage is the amount in use before the session. The expected usage includes the gangs that
+    the session enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
@@ -180,7 +180,7 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
 
 
 def _find_top_queues(problem: Problem) -> Bool:
-    """Return the mask (Q,) of top queues, whose parent is the root queue or absent."""
+    """Return the mask (Q,) of top-level queues: their parent is the root queue or missing."""
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
     at_top: Bool = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
@@ -190,8 +190,8 @@ def _find_top_queues(problem: Problem) -> Bool:
 def _expectable(problem: Problem) -> I64:
     """Return (Q, R) the maximum amounts that each queue may ever hold.
 
-    The maximum is at most the capability. A top queue must also leave the guarantees of the other
-    top queues idle.
+    The maximum is at most the capability. A top-level queue must also leave the guarantees of the
+    other top-level queues idle.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -245,8 +245,8 @@ class _Ceilings(SubtreeLimits):
 def held_by_terminating(problem: Problem) -> I64:
     """Return (Q, R) the usage of terminating pods on ready nodes that no scheduler evicted.
 
-    The usage of a queue includes its descendants. Pods on other nodes are excluded, because a
-    NotReady node may never report that a pod has ended.
+    The usage of a queue includes the usage of its descendants. Pods on other nodes are excluded,
+    because a NotReady node may never report that a pod has ended.
     """
     snapshot, queues = problem.snapshot, problem.queues
     held = np.zeros_like(queues.allocated)

@@ -104,7 +104,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) the amounts that each queue keeps; 0 for resources without a share.
+    """Return (Q, R) the amounts that reclaim must leave to each queue; 0 without a share.
 
     `due` (Q, R) contains the deserved shares. The queue annotation
     `volcano.sh/overuse-tolerance` sets the tolerated overuse.
@@ -119,7 +119,7 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return True for each queue with an overuse tolerance; reclaim prefers these queues."""
+    """Return True for each queue with an overuse tolerance; reclaim takes from them first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 

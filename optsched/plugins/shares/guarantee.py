@@ -90,7 +90,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ claim ≤ cluster over top queues, and claim ≥ guarantee, usage + child claims."""
+        """Add Σ_top-level claim ≤ cluster, claim ≥ guarantee, and claim ≥ usage + Σ_child claim."""
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues
         queue = gangs.queue_of[gangs.gang_class_of]

@@ -99,7 +99,7 @@ class HierarchicalDrf(TreeFairness):
         return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """See `Entitling`. A queue deserves the ideal amounts of itself and its descendants."""
+        """See `Entitling`. A queue deserves the sum of its own and its descendants' shares."""
         if not self.reclaims:
             return None
         due: I64 = (
@@ -151,7 +151,7 @@ def hierarchy(queue: Queue) -> Path:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node of the queue tree, or a gang in it, and the amounts that it holds.
+    """A node of the queue tree, or a gang in the tree, with the amounts that it holds.
 
     Attributes
     ----------

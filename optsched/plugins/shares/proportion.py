@@ -321,7 +321,7 @@ class _Shares(Greedy):
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of queues that exceed a kept amount."""
+        """See `VictimReach`. The mask selects tasks of queues above the amounts that they keep."""
         log, queue_of = self._ledger.gang_log, self._ledger.queue_of
         for queue in {queue_of[gang] for gang in log[self._log_read :]} - {-1}:
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -331,7 +331,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that exceed their kept amount of some resource.
+        """The mask (Q + 1,) of queues that hold more of some resource than reclaim must leave.
 
         The last element is for tasks without a queue and is always False.
         """
@@ -341,12 +341,12 @@ class _Shares(Greedy):
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether `held` (R,) exceeds a queue's kept amount of some resource."""
+        """Return whether `held` (R,) exceeds the amount of some resource that a queue keeps."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims belong to queues that still exceed a kept amount."""
+        """See `Preemption`. Victims belong to queues still above the amounts that they keep."""
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []

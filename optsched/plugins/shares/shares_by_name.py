@@ -124,7 +124,7 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue that gets a part when a total is divided among queues.
+    """A queue among the queues that share a total amount.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
 
 TOP = -1
-"""The index of the cluster, which is the parent of the top queues."""
+"""The index of the cluster, which is the parent of the top-level queues."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
     The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
     An inner queue with direct gangs takes part in the division among its child queues. Shares are
-    rounded down. Unlike deserved shares, they do not depend on the requests of gangs.
+    rounded down. Unlike deserved shares, these shares do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
     has_own = np.zeros(len(queues.names), np.int64)
@@ -145,7 +145,7 @@ def _share_by(terms: _Terms) -> WeightedShares:
 
 
 class _Tree:
-    """The queue tree; the gangs directly in the root queue are treated as one of the top queues.
+    """The queue tree; the gangs directly in the root queue are treated as a top-level queue.
 
     Attributes
     ----------

@@ -303,7 +303,7 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Add the constraint: newly attached volumes ≤ remaining limit + detached volumes."""
+        """Add the constraint newly attached volumes ≤ remaining limit + detached volumes."""
         left = int(self._facts.left[d, node])
         # A 0-1 variable per volume that is 1 only if all its users on the node are evicted.
         goes: dict[Volume, int] = {}
@@ -335,7 +335,7 @@ class _Rows:
 
 
 class _AttachedVolumes(Greedy):
-    """Tracks the volumes attached now, and those attached after terminating tasks have ended."""
+    """Tracks the volumes attached to nodes, now and after terminating tasks have ended."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts
@@ -361,7 +361,7 @@ class _AttachedVolumes(Greedy):
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             fits_now = self._fits_now.setdefault((node, task_class), [])
             for _ in range(count):
-                # A task that does not fit now waits for terminating tasks.
+                # A task that does not fit yet waits until terminating tasks release volumes.
                 fits_now.append(self._now.allows_on(node, requested))
                 self._later.change(node, volumes, 1)
                 if fits_now[-1]:

@@ -452,7 +452,7 @@ class VolumeFill(Rule):
     def _points_at(self, percent: int) -> int:
         """Return the score at a utilization in percent.
 
-        Interpolated scores are rounded towards zero, as upstream.
+        Interpolated scores are rounded towards zero, as in kube-scheduler.
         """
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:

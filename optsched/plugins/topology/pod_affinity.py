@@ -482,7 +482,7 @@ class _TasksByDomain:
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
     def excluding(self, node: Node, task: Task) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield (other task, its term) that exclude a task from the domains of a node."""
+        """Yield the (other task, term) pairs that exclude a task from the domains of a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             terms = {} if value is None else by_value.get(value, {})

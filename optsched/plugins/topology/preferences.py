@@ -103,7 +103,7 @@ class Preferences:
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
-        """Return scores (N,) from 0 to 100 by affinity to, and of, pods in the same domain.
+        """Return scores (N,) from 0 to 100 by mutual affinity with pods in the same domain.
 
         `selecting` contains the indices of the terms that select the task class.
         """

@@ -107,9 +107,9 @@ class Spread(Rule):
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add the rows least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
+        """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
-        The row with maxSkew binds only if domain d gets a task with the constraint.
+        The maxSkew constraint binds only if domain d gets a task with the spread constraint.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions

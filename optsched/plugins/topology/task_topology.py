@@ -187,7 +187,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its entry (set of equal tasks), and its request as a number."""
+    """A waiting task, the index of its set of equal tasks (entry), and the load of its request."""
 
     task: Task
     entry: int

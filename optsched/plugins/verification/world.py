@@ -230,7 +230,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts held before the plan by queue; child queues are excluded (see `Stake`)."""
+        """The amounts, by queue, held before the plan; child queues are excluded (see `Stake`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -239,7 +239,7 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts of tasks that the plan binds or nominates by queue; child queues excluded."""
+        """The amounts, by queue, of bound or nominated tasks; child queues are excluded."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
