@@ -48,8 +48,8 @@ class Argument:
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each item of a list. They have dotted names, such
-        as `sra.enable` in a mapping or `strategies.0.name` in a list.
+        The arguments inside a mapping or inside each item of a list. The names of these arguments
+        contain dots, such as `sra.enable` in a mapping or `strategies.0.name` in a list.
     choices
         The accepted values of an argument of kind `CHOICE`.
 

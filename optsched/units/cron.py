@@ -4,8 +4,9 @@ A schedule has five fields: minute, hour, day of the month, month and day of the
 accepts lists, ranges, steps and names; `?` means `*`. Sunday is 0, and 7 is an error. Instead of
 five fields, a schedule may be a word such as `@daily`, or `@every` with a duration.
 
-Source: `ParseStandard` and `SpecSchedule.Next`. If the clock skips an hour, times in it are not
-due. If the clock repeats an hour, times in it are due twice.
+Source: `ParseStandard` and `SpecSchedule.Next`. If the clock skips an hour, the scheduled times in
+that hour are never due. If the clock repeats an hour, the scheduled times in that hour are due
+twice.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether the claims from index `first` on get devices with the chosen variants."""
+        """Return whether claims `first` and later can get devices, given the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]

@@ -255,7 +255,7 @@ class _Free:
 class _SharedFacts:
     """Data that the explanations of all task classes share: node rules and idle amounts.
 
-    A rule is `lasting` if its mask depends on neither pods, time nor load; otherwise it is
+    A rule is `lasting` if its mask does not depend on pods, time or load; other rules are
     `passing`.
     """
 

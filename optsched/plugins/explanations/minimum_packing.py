@@ -115,7 +115,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A minimum number of pods over the items selected by the mask `of` (I,)."""
+    """A minimum for the total number of pods of the items in the mask `of` (I,)."""
 
     of: Bool
     least: int
@@ -162,7 +162,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return the number (P,) of the minimum's pods that each packing (P, I) does not place."""
+        """Return (P,) how many of the minimum's pods each packing (P, I) does not place."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),

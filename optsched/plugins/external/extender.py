@@ -60,7 +60,7 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. It determines which of the other attributes are set.
+        The kind of call. The verb determines which of the other attributes are set.
     task
         A pending task that represents all equal tasks; for victims, the preemptor.
     nodes

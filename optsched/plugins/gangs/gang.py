@@ -215,7 +215,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 def excess_resources(problem: Problem) -> I64:
     """Return (S, R) the excess of minResources over the requests of a gang's pending tasks.
 
-    The axis S numbers gang shapes.
+    The axis S numbers the distinct `GangShape` objects.
     """
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)

@@ -45,7 +45,7 @@ class ExtraResources(NamedTuple):
 
     `capacity` (N, D) contains the limits of each node, and `request` (C, D) the usage of one task
     of each class. The total usage of the tasks on a node must not exceed any limit. A negative
-    limit acts as zero.
+    limit means zero.
     """
 
     capacity: I64

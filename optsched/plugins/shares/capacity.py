@@ -205,7 +205,7 @@ class _Order(Greedy):
 
     @cached_property
     def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
-        """The kind (V,) of each running task, and each kind's queue and used resources."""
+        """The task groups with equal queue and used resources: index (V,) by task, and list."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])
         kinds, number = np.unique(rows, axis=0, return_inverse=True)

@@ -157,7 +157,7 @@ def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return the row, the index on axis m and the resource of each amount in a target's sum.
+    """Return the row, the index on axis m and the resource of each amount summed for a target.
 
     `member` (K, m) is True if an amount counts toward a target. `place` (K, R) is the row of each
     target and resource, or -1 if there is none.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Maximum number of (gang shape, domain) pairs for which node classes distinguish domains."""
+"""Maximum number of (`GangShape`, domain) pairs for which node classes distinguish domains."""
 
 _SHOWN = 3
 
