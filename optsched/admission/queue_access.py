@@ -96,7 +96,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny a user of a restricted queue who is in none of its lists and lacks the right `use`."""
+    """Deny a user who is in no access list of a restricted queue and lacks the RBAC verb `use`."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)

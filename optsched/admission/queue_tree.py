@@ -44,7 +44,7 @@ def check_deletion(name: str, review: Review) -> None:
 
 
 def check_parent(queue: Queue, review: Review) -> bool:
-    """Return whether a queue may have its parent; if not, report why."""
+    """Return whether a queue's parent is valid; if not, report why."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -84,7 +84,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
 
 
 def _subtree_height(name: str, world: World) -> int:
-    """Return the number of levels below a queue, even if the hierarchy has cycles."""
+    """Return the depth of the hierarchy below a queue; terminates even if there are cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]

@@ -82,9 +82,9 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """The question whether a subject has a right (SubjectAccessReview); the answer is a boolean.
+    """A check whether a subject has a permission (SubjectAccessReview); the answer is a boolean.
 
-    `namespace` is a namespace in which the right may be granted, or empty if the right must be
+    `namespace` is a namespace in which the permission may be granted, or empty if it must be
     cluster-wide. `subresource` is, for example, `binding`, or empty for the object itself.
     """
 
@@ -98,21 +98,21 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """The question for an object's current state; the answer is the object, or None."""
+    """A lookup of an object's current state; the answer is the object, or None if it is missing."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """The question for the pods in a namespace; the answer is a tuple of pods."""
+    """A lookup of the pods in a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateQuestion:
-    """The question whether the API server accepts a pod template.
+    """A check whether the API server accepts a pod template.
 
     The answer is a `TemplateVerdict`. Questions are compared by the digest of the template's
     canonical JSON, so equal templates are the same question.

@@ -1,4 +1,4 @@
-"""Find differences between specs, ignoring different notations of equal values.
+"""Find differences between specs, but treat different notations of a value as equal.
 
 Go omits empty and zero values and normalises quantities and durations. A Go client that only
 changes an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.

@@ -31,7 +31,7 @@ def record_of(obj: Raw | None) -> str:
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the submitters of a request; each of them must have the required rights.
+    """Return the submitters of a request; each of them must have the required permissions.
 
     The result is empty if a trusted controller's object has no record of submitters.
     """

@@ -214,7 +214,7 @@ def is_system_class(name: object) -> bool:
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn that a PodGroup's PriorityClass takes effect only if its pods have it too.
+    """Warn that a PodGroup's PriorityClass takes effect only if its pods have the same class.
 
     The scheduler compares the priorities, because most pods are created after their PodGroup.
     """
@@ -240,7 +240,7 @@ def _is_scheduler(review: Review) -> bool:
 def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the path, key and value of each annotation and label, also in pod templates."""
+    """Yield path, key and value of each annotation and label, including those of pod templates."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for path, template in _pod_templates(obj, templates):
         yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")

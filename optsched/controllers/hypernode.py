@@ -230,7 +230,7 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # A node has no groups from the first label on that it lacks.
+            # A node joins the groups of the labels that precede the first label that it lacks.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)
@@ -293,7 +293,7 @@ class Discovery:
     def _discover_fabric(
         self, config: Manifest, sources: Sources, world: World
     ) -> Iterator[Effect]:
-        """Yield a due query of the fabric server, and the changes that its last reply requires."""
+        """Yield a due query to the fabric server, and the changes that its last reply requires."""
         fabric = sources.fabric
         if fabric is None:
             return

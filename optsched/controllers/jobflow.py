@@ -256,7 +256,7 @@ def _create_job(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
     """Return a value with a patch merged field by field; lists are merged by their key field.
 
-    None in the patch removes a field. A list without a key field is replaced.
+    A None value in the patch removes the field. A list without a key field is replaced.
     """
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}

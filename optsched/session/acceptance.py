@@ -38,7 +38,7 @@ NOTHING = "none"
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The candidate that the verifier accepts, and what was wrong with rejected candidates.
+    """The candidate that the verifier accepted, and the violations of rejected candidates.
 
     Attributes
     ----------

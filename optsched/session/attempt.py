@@ -63,11 +63,11 @@ class Attempt:
     shuffled: tuple[Evict, ...] = ()
 
     def find_tiers(self, problem: Problem) -> Tiers:
-        """Return the gangs' tiers; gangs whose reservation starts now come first."""
+        """Return the tiers of gangs (G,); gangs whose reservation starts immediately come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, solution: Solution) -> tuple[Action, ...]:
-        """Return all actions of a solution, including the devices allocated to pods."""
+        """Return all actions of a solution, with the devices that it allocates to pods."""
         placed = actions_of(each.problem, solution.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
@@ -82,15 +82,15 @@ class Attempt:
         return self.with_devices((*evictions, *real))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the shuffle evictions and `actions`, with devices added to placed pods."""
+        """Return the `shuffle` evictions and `actions`, with devices allocated to placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
-        """Return the hard-rule violations that the actions of a plan cause."""
+        """Return the violations of hard rules in a plan's actions."""
         return verify_actions(self._judged_in(each), actions, self.session.rules)
 
     def verify_start(self, each: Round, solution: Solution) -> list[Violation]:
-        """Return the hard-rule violations that the start solution of a search causes.
+        """Return the violations of hard rules in the start solution of a search.
 
         A start solution must not contain loans, because a search treats every gang in it as
         admitted.

@@ -193,10 +193,10 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     """Return whether nodes are reserved for a gang whose wait exceeds the limit by `late_ms`.
 
     Time is divided into slots of length `HOLD_MS`. In the last of every 2^k slots, other gangs may
-    use the nodes; k grows with `late_ms`. A slot that is open for some k is also open for every
-    smaller k, so other gangs may use the nodes of several reservations in the same slot. A period
-    of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`, so other gangs wait hardly longer than the
-    gang with the reservation has waited.
+    use the reserved nodes; k grows with `late_ms`. A slot that opens a reservation with some k also
+    opens all reservations with smaller k, so other gangs may use the nodes of several reservations
+    in the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs
+    therefore wait little longer than the time by which the gang with the reservation is late.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return limitations if no bound for all plans is known for some unproved level."""
+        """Return the limitations if some unproved level has no bound that holds for all plans."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -79,7 +79,7 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # If a level to maximise does not apply to the candidate, its value is 0.
+            # A level to maximise that does not apply to the candidate has the value 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -114,7 +114,7 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Add the value 0 for each omitted level that is to be maximised.
+        """Add a result with value 0 for each omitted level to maximise.
 
         A level that does not apply to the candidate's victims may apply to other victims. A proof
         of optimality must therefore include it.

@@ -74,10 +74,10 @@ class Protection:
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return (B, V) whether an exhausted budget protects a task from eviction for a gang.
+        """Return (B, V) whether each exhausted budget protects each running task from a gang.
 
-        A budget that guarantees override does not protect tasks that the gang could reclaim within
-        its queue's guarantee.
+        If guarantees override a budget, it does not protect tasks that the gang could reclaim
+        within its queue's guarantee.
         """
         yields = np.array([b.yields_to_guarantees for b in self._spent], np.bool_)
         if not yields.any():
@@ -93,7 +93,7 @@ class Protection:
         return cover
 
     def _candidates(self, gang: int) -> Bool:
-        """Return (V,) the tasks on usable nodes that a gang could evict without budgets."""
+        """Return (V,) which tasks on nodes that accept a gang it could evict without budgets."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]

@@ -102,11 +102,11 @@ def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _compare(one: Candidate, other: Candidate) -> int:
-    """Return the first nonzero difference of level values; negative if `one` is better."""
+    """Compare candidates on the levels; return a negative number if `one` is better, 0 if equal."""
     for mine, theirs in zip(one.sections, other.sections, strict=True):
         values, others = _signed(mine), _signed(theirs)
         for name in _merge_names(list(values), list(others)):
-            # A level that does not apply to a problem has the value 0.
+            # If a level does not apply to a candidate's problem, its value is 0.
             difference = others.get(name, 0) - values.get(name, 0)
             if difference:
                 return difference

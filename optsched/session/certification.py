@@ -118,7 +118,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return the candidate as the first stage's decisions, to which lending adds loans."""
+    """Return a candidate's decisions before lending, in the form that the lending stage reads."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,
@@ -137,7 +137,7 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return a candidate's certificate, and the number of cut device searches keyed by limit."""
+    """Return a candidate's certificate, and how many device searches were cut, keyed by limit."""
     session = attempt.session
     rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()
@@ -189,7 +189,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return more precise reasons for gangs that no eviction helps."""
+    """Return more precise pending reasons, keyed by gang, for gangs that no eviction helps."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {
@@ -202,7 +202,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Add to the scope bounds that hold for all plans that the policy allows."""
+    """Return the scope with added bounds that hold for all plans that the policy allows."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

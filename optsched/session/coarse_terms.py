@@ -1,6 +1,6 @@
-"""Limit the terms of running pods, which a session compares with the pending pods.
+"""Limit the affinity terms of running pods that a session compares with pending pods.
 
-Running pods stay for days, so that any user who may create pods can collect any number of terms.
+Pods may run for days, so any user who may create pods can accumulate any number of affinity terms.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 MOST_ALIKE: Final = 200
-"""The number of terms that a namespace may have for pods with one label, or for any pods."""
+"""Maximum number of terms per namespace that select pods by one label, or that select any pods."""
 
 _EVERYTHING: Final = LabelSelector(())
 
 
 def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
-    """Return the snapshot with a limited number of terms of running pods, and the excess.
+    """Limit the affinity terms of running pods; return the snapshot and the number of excess terms.
 
-    Up to `MOST_ALIKE` terms of the pods of a namespace are compared with the same pods. Each
-    further anti-affinity term selects every pod of the namespaces that it might select, so that no
-    such pod starts where the term excludes it. Each further preference is ignored. Returns the same
-    snapshot if no term is in excess.
+    In each namespace, up to `MOST_ALIKE` terms that select pods by the same label are kept. Each
+    excess anti-affinity term is widened to all pods in the namespaces that it may select, so no pod
+    starts where the original term forbids it. Excess preferred terms are dropped. Returns the same
+    snapshot if there are no excess terms.
     """
     terms: dict[str, dict[PodTerm, None]] = {}
     for node in snapshot.nodes:
@@ -81,7 +81,7 @@ def _are_identical_tasks(tasks: Sequence[Task], others: Sequence[Task]) -> bool:
 
 
 def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ...]:
-    """Return the distinct terms of the pods on a node, by namespace of the pods."""
+    """Return pairs of a namespace and the distinct affinity terms of its pods on a node."""
     found: dict[str, dict[PodTerm, None]] = {}
     for task in node.residents:
         shape = task.shape
@@ -93,7 +93,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the terms that exceed the limit for pods with the same label, or for any pods."""
+    """Return the terms beyond the first `MOST_ALIKE` for the same pod label, or for any pods."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(
@@ -109,7 +109,7 @@ def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
 def _limit_terms(
     shape: TaskShape, namespace: str, beyond: Collection[PodTerm], keys: Collection[str]
 ) -> TaskShape:
-    """Return a shape in which the terms `beyond` are coarse; `keys` are the labels of nodes."""
+    """Return a shape whose excess terms `beyond` are widened; `keys` holds the node label keys."""
     exact, coarse = [], dict[tuple[bool, str], None]()
     for term in shape.pod_anti_affinity:
         if term not in beyond:

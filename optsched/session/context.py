@@ -36,8 +36,8 @@ class SessionContext:
     start
         The incumbents of an earlier session on the same snapshot, with which searches resume.
     warm_start
-        Placements found by an earlier search. The session starts from those that are still valid,
-        if they are better than the pipeline's placements.
+        Placements found by an earlier search. The session starts from the placements that are still
+        valid, if they are better than the pipeline's.
     period_ms
         The wall time in milliseconds within which a session should end, or None. If it is set,
         searches get less time on large clusters, and later candidates and bounds may be skipped.

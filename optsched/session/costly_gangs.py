@@ -1,7 +1,7 @@
-"""Gangs that a session leaves to later sessions, because comparing their pods takes too long.
+"""Defer gangs to later sessions if comparing their pods takes too long.
 
-A pod may have up to a hundred affinity terms, volume claims and resource names. A session's time
-grows with their number, and any user who may create pods can create many such pods.
+A pod may have up to a hundred affinity terms, volume claims and resource names. The duration of a
+session grows with these numbers, and any user who may create pods can create many such pods.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Costly = tuple[Gang, dict[TaskShape, int]]
 
 FREE: Final = 40
-"""The highest cost of a gang that every session considers."""
+"""Maximum cost up to which a gang is considered in every session."""
 
 MOST: Final = 10_000
-"""Maximum total cost of the other gangs in one session; the first gang may exceed it."""
+"""Maximum total cost of the gangs above `FREE` in one session; the first gang may exceed it."""
 
 TURN_MS: Final = 60_000
-"""Milliseconds after which other gangs of a namespace come first."""
+"""Milliseconds after which each namespace starts with another of its gangs."""
 
 _STEP: Final = 7919
-"""Number of gangs by which the position of the first gang advances each turn; a prime number."""
+"""Number of positions by which a namespace's first gang advances in `TURN_MS`; a prime number."""
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -45,9 +45,10 @@ LEFT: Final = Reason(
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which gangs beyond the cost limit wait for a later session.
 
-    Namespaces take turns, and the gangs in a namespace take turns over time. Gangs that have begun
-    to start precede the other gangs of their namespace. Pods with equal requests and constraints
-    are counted once. Returns the same snapshot if no gang is beyond the limit.
+    Gangs are chosen from the namespaces round-robin; within a namespace, the first gang changes
+    over time. Partially started gangs precede the other gangs of their namespace. Pods with equal
+    requests and constraints are counted once. Returns the same snapshot if no gang is beyond the
+    limit.
     """
     costs = derived_of(snapshot.gangs, _cost_of_gang)
     costly = [
@@ -74,7 +75,7 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
-    """Yield one gang of each namespace in turn; gangs that have begun to start come first."""
+    """Yield gangs round-robin over namespaces; in each, partially started gangs come first."""
     by_namespace: dict[str, list[Costly]] = {}
     for each in gangs:
         by_namespace.setdefault(each[0].namespace, []).append(each)
@@ -96,7 +97,7 @@ def _has_begun(gang: Gang) -> bool:
 
 
 def count_left_gangs(problem: Problem) -> int:
-    """Count the gangs that `without_costly_gangs` leaves to later sessions."""
+    """Count the gangs that `without_costly_gangs` deferred to later sessions."""
     return sum(reason is LEFT for reason in problem.blocked.values())
 
 
@@ -110,7 +111,7 @@ def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:
 
 
 def _cost(shape: TaskShape) -> int:
-    """Return the cost of comparing a pod; one preferred pod affinity term costs 2.
+    """Return an estimate of the work to compare a pod; a preferred pod affinity term costs 2.
 
     Each affinity term is compared with the pod's other terms, each volume claim with its other
     claims, and each resource with its other resources.

@@ -58,7 +58,7 @@ class _EntitledGangs:
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
     def extend(self, reservation: CapacityReservation) -> CapacityReservation:
-        """Return a reservation with the gangs that are entitled to start before it."""
+        """Add to a reservation the gangs that are entitled to start before it."""
         reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))
@@ -82,7 +82,7 @@ class _EntitledGangs:
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
-        """Return a mask (Q, R) of the entitlements that a gang's minimum uses, or None if exceeded.
+        """Return (Q, R) which entitlements a gang's minimum uses, or None if it exceeds any.
 
         Also returns None if the queue is not entitled to any resource of the minimum.
         """
@@ -93,10 +93,10 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue would exceed its kept amounts if a gang's minimum (R,) started.
+        """Return whether a queue would exceed what it keeps if a gang's `minimum` (R,) started.
 
-        The kept amounts are the entitlement plus the tolerated excess. Also returns True if the
-        queue is not entitled to any resource of the minimum.
+        A queue keeps its entitlement plus its tolerated overuse. Also returns True if the queue is
+        not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -104,7 +104,7 @@ class _EntitledGangs:
         return bool(exceeded.any() or not rows.any())
 
     def _minimum_of(self, shape: int) -> I64:
-        """Return the largest amounts (R,) that the minimum of a gang shape can request.
+        """Return an upper bound (R,) on the request of the minimum number of tasks of a gang class.
 
         For a started gang, at least one task is counted. If tasks differ, the largest requests are
         summed for each resource.

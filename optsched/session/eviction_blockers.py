@@ -78,7 +78,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """The victims of a trial, on axis V, and the first reservation that they delay, or None."""
+    """The victims of a trial as running-task indices, and the first delayed reservation or None."""
 
     victims: I64
     delayed: int | None
@@ -86,7 +86,7 @@ class _Evictions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvictionTrial:
-    """A search, after the plan, for evictions that only a reservation or a budget forbids.
+    """A search for evictions that would help a gang but that a reservation or a budget forbids.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class EvictionTrial:
 
     @property
     def has_blockers(self) -> bool:
-        """Whether a reservation or a budget with some evictions left may forbid evictions."""
+        """Whether a reservation or a budget that is not exhausted may forbid evictions."""
         snapshot = self.problem.snapshot
         if not self.reach or any(isinstance(a, Evict) and a.to for a in self.actions):
             return False
@@ -118,7 +118,7 @@ class EvictionTrial:
         return has_budgets or any(reservation.nodes for reservation in snapshot.reservations)
 
     def find_blocker(self, gang: int) -> int | str | None:
-        """Return the reservation or the budgets that alone forbid a gang's evictions, or None.
+        """Return what alone forbids a gang's evictions: a reservation, budgets, or None.
 
         A reservation is returned as its index, and budgets as a clause for a message.
         """

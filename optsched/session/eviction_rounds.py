@@ -82,8 +82,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that still wait after the first round.
 
-    The policy may list the evicting actions before or after the action that moves pods. The second
-    way is tried only if the first helps no gang.
+    The policy may list the evicting actions before or after the action that moves pods. What is
+    listed second is tried only if the first helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -107,7 +107,7 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
 
 
 def _list_ways(actions: tuple[str, ...]) -> list[bool]:
-    """Return whether to move pods (True) or evict pods (False), in the order of the trials."""
+    """Return the methods to try, in order: True moves pods, and False evicts pods."""
     if CONSOLIDATE not in actions:
         return [False]
     evicting = [i for i, action in enumerate(actions) if action in EVICTING]
@@ -116,11 +116,11 @@ def _list_ways(actions: tuple[str, ...]) -> list[bool]:
 
 
 def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
-    """Return the round in which gangs reclaim pods instead of preempting pods.
+    """Return a round in which the preemptors only reclaim pods from other queues, or None.
 
-    The search chooses the fewest victims. If they are in the preemptor's own queue, the queue may
-    end up further below its guarantee or share than without evictions. Then no pod would be
-    evicted, although the queue may reclaim pods.
+    The search chooses the fewest victims. If these victims are in the preemptor's own queue, the
+    eviction may leave the queue further below its guarantee or share than before. The plan without
+    evictions then wins, although the queue could reclaim pods from other queues.
     """
     session = attempt.session
     mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
@@ -186,7 +186,7 @@ def _retry_round(
 def _without_needless_victims(
     attempt: Attempt, found: EvictionPlan, placed: Round, kept_ms: int
 ) -> Round:
-    """Return the round with only the victims that preemptors need after all gangs are placed again.
+    """Return a round without needless victims, or `placed` if no such round is found.
 
     A preemptor may need fewer victims if the round places fewer other gangs in its queue. A victim
     that is not needed keeps its node and its part of the queue's share, so all gangs are placed

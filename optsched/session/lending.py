@@ -53,10 +53,10 @@ If a problem has more task classes, all tasks are assumed to fit.
 """
 
 _MOST_JUDGED = 64
-"""Maximum number of sets of gangs that are evaluated on every level over gangs."""
+"""Maximum number of sets of gangs that are evaluated on all levels over gangs."""
 
 LENT = "lent"
-"""The first word in the names of levels over gangs that borrow."""
+"""The first word in the names of objective levels that count loans."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
 """Limitation of a certificate: a plan that is equal on the preceding levels might lend more."""
@@ -271,7 +271,7 @@ def _find_borrowers(decided: Decided) -> I64:
 
 
 def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
-    """Return (T,) the placed tasks of gangs that raise a queue above its deserved share."""
+    """Return the mask (T,) of placed tasks of gangs that borrow beyond a queue's deserved share."""
     problem, decisions = decided.problem, decided.decisions
     placed = np.maximum(decisions.node_of, decisions.nominated) >= 0
     tasks = np.flatnonzero(placed)
@@ -319,10 +319,11 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return sets (m,) of gangs of one queue that fit the queue's share, best sets first.
+    """Return masks (m,) of sets of a queue's gangs that fit the queue's share, best sets first.
 
-    `gain` (m, R) is what each gang adds to the queue's usage. `worth` holds each gang's value on
-    every level; gangs with higher values come first. `left` (R,) is the unused deserved share.
+    `gain` (m, R) is the request of each gang's placed tasks. `worth` holds each gang's values on
+    the levels; the gangs are sorted by it in descending order. `left` (R,) is the unused deserved
+    share.
     """
     used = gain > 0
 
@@ -349,7 +350,7 @@ def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[
 
 
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """Return (Q,) the queues in the same top-level queue as one of `queues`."""
+    """Return the mask (Q,) of all queues that share a top-level queue with one of `queues`."""
     tree = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
     above = tree.subtree & ~is_root[:, None]
@@ -360,10 +361,11 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 
 
 def _can_exceed(problem: Problem) -> Bool:
-    """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
+    """Return the mask (Q,) of queues whose demand exceeds their deserved share of some resource.
 
-    A resource is ignored if the queue deserves the cluster's total amount and may use everything
-    that is idle. It may not use everything if its pods hold capacity that no ready node offers.
+    A resource is ignored if the queue deserves the cluster's total amount and all idle capacity
+    fits within the deserved share. It may not fit if the queue's pods hold capacity on nodes that
+    are not ready.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -372,7 +374,7 @@ def _can_exceed(problem: Problem) -> Bool:
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether some task of each gang has a class in `_fitting_classes`."""
+    """Return (m,) whether each gang has a task whose class is in `_fitting_classes`."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -383,7 +385,7 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether some task of each gang fits the idle capacity of some node."""
+    """Return (m,) whether each gang has a task that fits the idle capacity of some node."""
     shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
     known: dict[int, bool] = {}
 
@@ -403,9 +405,9 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fitting_classes(problem: Problem, idle: I64) -> Bool:
-    """Return (C,) the classes that request at most the largest idle amount of each resource.
+    """Return the mask (C,) of classes that request at most the largest idle amount per resource.
 
-    The largest idle amounts of two resources may be on different nodes.
+    The largest idle amounts of different resources may be on different nodes.
     """
     largest = idle[problem.ready].max(axis=0, initial=0)
     fits = (problem.classes.request <= largest).all(axis=1)
@@ -450,7 +452,7 @@ def _count_loans(
 
 
 _RESOURCE_OF = {"milli-CPU": "cpu", "bytes of memory": "memory"}
-"""Maps each unit that is not a resource name to its resource."""
+"""Maps units to resource names; a unit that is missing is a resource name itself."""
 
 
 class _Relaxation:

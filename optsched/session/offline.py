@@ -131,7 +131,7 @@ def solve_offline(
 
 
 def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
-    """Return the status in which a solve ended, according to its certificate."""
+    """Return the final status of a solve, derived from its certificate."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
         return SolveStatus.COMPLETE
@@ -139,7 +139,7 @@ def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool
 
 
 def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
-    """Raise `ResumeError` if a result has another instance, model, schedulers or time base."""
+    """Raise `ResumeError` if a result's instance, model, schedulers or time base differ."""
     pairs = (
         ("instance", earlier.instance.sha256, assignment.instance.sha256),
         ("model", earlier.model.sha256, assignment.model.sha256),

@@ -109,7 +109,7 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
 
 
 class _Rooms:
-    """What queues may still use besides the placed tasks and the tasks with open gates."""
+    """The quota that remains in each queue after the placed tasks and the tasks with open gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
@@ -119,7 +119,7 @@ class _Rooms:
             for each in rules.enforced
             if Switch.ALLOCATABLE in each.switches
         )
-        # The greedy plugins of the rules that limit queue usage.
+        # The greedy states of the rules that limit queue usage.
         self._ceilings: list[Greedy] = [
             state
             for state in states

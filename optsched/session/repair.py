@@ -130,7 +130,7 @@ def repair_actions(
     order
         The order in which gangs at fault are dropped.
     verify
-        Returns the violations that a sequence of actions causes.
+        Returns the violations in a sequence of actions.
 
     Returns
     -------
@@ -154,10 +154,10 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Drop gangs at fault, the least important first; return the remaining actions.
+    """Drop the gangs at fault for violations, least important first; return the remaining actions.
 
-    `gangs` are the keys of the served gangs, the most important first. The result is empty if no
-    gang is left.
+    `gangs` holds the keys of the gangs for which the actions allocate or evict, most important
+    first. The result is empty if no gang is left.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})
@@ -199,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Make gangs on the nodes of needless victims the reclaimers of these victims."""
+    """For each needless reclaim victim, try the gangs on its node as the reclaimer."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -215,7 +215,7 @@ def _name_reclaimers(
 def _rename_one(
     actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions with another reclaimer for one needless victim, in every possible way."""
+    """Yield every variant of the actions in which one needless victim has another reclaimer."""
     for i, action in enumerate(actions):
         if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
             for key in dict.fromkeys(users.get(action.node, ())):
@@ -226,9 +226,8 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
     """Drop the victims whose resources their preemptor does not use.
 
     Victims are chosen before the other gangs are placed again. If the new round places fewer gangs,
-    a preemptor may need fewer victims. A needless victim's gang may fall below its minimum anyway,
-    because another preemptor evicts other tasks of it. Such a victim is evicted for that preemptor
-    instead.
+    a preemptor may need fewer victims. Another preemptor's victims may leave the gang of a needless
+    victim below its minimum anyway. The needless victim is then evicted for that preemptor instead.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -245,7 +244,7 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return, keyed by task, new evictions of needless victims in gangs that are broken anyway.
+    """Return, keyed by task, new evictions of needless victims whose gangs are broken anyway.
 
     A gang is broken if its other victims leave it below its minimum. Each new eviction names the
     preemptor for which other tasks of the gang are evicted.

@@ -74,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, solution.results))
 
     def adopt(self, other: History) -> None:
-        """Take over and report the progress and incumbents of a history that was not reported."""
+        """Adopt an unreported history: report its progress and incumbents as this history's own."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:
@@ -136,7 +136,7 @@ class _Search:
         """Receive a level's better value, bound or solution."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # The following levels' bounds were proved for an earlier value of this level.
+            # The bounds of less important levels were proved for an earlier value of this level.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)

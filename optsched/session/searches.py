@@ -49,7 +49,7 @@ class Searched:
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Search first with small fractions of a large budget, then with the rest of the budget."""
+    """Run shorter searches if the budget is large, then the main search with the remaining time."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
@@ -72,7 +72,7 @@ def run_searches(attempt: Attempt) -> Searched:
 
 
 def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
-    """Return the attempt with the given limits, and with a history that is only previewed."""
+    """Return the attempt with the given limits, and with a history that reports only previews."""
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
     context = session.context
@@ -95,7 +95,7 @@ class _Preview:
         self._early: list[Progress] = []
 
     def hear(self, progress: Progress) -> None:
-        """Preview progress; what was reported before `_QUIET_S` seconds is held back until then."""
+        """Preview progress; until `_QUIET_S` seconds have passed, progress is held back."""
         self._early.append(replace(progress, turn=0))
         if progress.at_s < _QUIET_S:
             return

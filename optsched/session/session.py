@@ -166,7 +166,7 @@ def expected_starts(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The evaluation of actions on a snapshot, whatever their source.
+    """The evaluation of given actions on a snapshot.
 
     Attributes
     ----------

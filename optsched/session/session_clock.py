@@ -87,10 +87,10 @@ class SessionClock:
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
-        """Return a function that checks whether a pipeline that starts now has run too long.
+        """Start a deadline for a pipeline; return a function that checks whether it has passed.
 
-        A budget is the time limit of one search. A pipeline has run too long one budget after the
-        end of the period, or, if the period has already ended, one budget after its start.
+        A budget is the time limit of one search. The deadline is one budget after the period ends
+        or, if the period has already ended, one budget after this call.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -197,7 +197,7 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return how many ms are left of two budgets (a budget is the time limit of one search).
+        """Return the ms that remain of two budgets (a budget is the time limit of one search).
 
         `kept_ms` is subtracted for later searches. Returns None if no time limit applies.
         """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""Maps each evicting action of a policy to the kind of eviction that it permits with a solver."""
+"""Maps each evicting action of a policy to the kind of eviction that a solver may then use."""
 
 
 @dataclass(frozen=True, eq=False)

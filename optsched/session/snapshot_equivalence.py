@@ -88,7 +88,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task; a bound task becomes running, because no rule distinguishes them."""
+    """Return the task, as running if it is bound, because no rule distinguishes these statuses."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -106,7 +106,7 @@ def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return after how many ms a plan that was repeated `times` times is computed again."""
+    """Return the delay in ms before a plan that was repeated `times` times is computed again."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))

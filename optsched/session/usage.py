@@ -1,7 +1,7 @@
 """Track the usage history of queues across sessions, for policies that read it.
 
-This module does no I/O and reads no clock. A snapshot contains its time, and gets each queue's
-usage until then.
+This module does no I/O and reads no clock. The snapshot states its time, and each queue's usage is
+computed up to this time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Minimum relative difference from the (decayed) last written usage that is worth a write."""
+"""Minimum relative difference between the usage and the last written, decayed usage to write."""
 
 
 class UsageKeeper:
@@ -38,7 +38,7 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """Add to a snapshot the usage of its queues until the snapshot's time.
+        """Return the snapshot with the usage history of its queues up to the snapshot's time.
 
         Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
         starts with the usage in the snapshot. It is assumed to have held its current amounts since

@@ -109,8 +109,8 @@ def limits_between_sessions(
 ) -> Limits | None:
     """Return the limits of a search between sessions, or None if it is useless or too short.
 
-    A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
-    time is left. All other phases are assumed to take as long as in the last session.
+    A search is useful if gangs wait, the plan is not proved optimal, and the plan has few enough
+    actions that time remains. All other phases are assumed to take as long as in the last session.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def start_from(
     """
     tiers, levels = goal
     base = greedy.decisions
-    # Nominations of other gangs may conflict with the warm start, so they are not kept.
+    # The greedy nominations of other gangs may conflict with the warm start, so they are dropped.
     is_waiting = [gang.key in warm_start.nominated for gang in problem.snapshot.gangs]
     final = find_nominated_gangs(problem, base) & np.array(is_waiting, np.bool_)
     final[list(greedy.final)] = True

@@ -45,7 +45,7 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """Return the result of `host` for each pod of the task.
+    """Return the result of the function `host` for each pod of the task.
 
     If the template sets a host name, all pods share it, and the list has at most one item.
     """

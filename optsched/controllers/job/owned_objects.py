@@ -64,7 +64,7 @@ LEFT_OVER_S: Final = 1.0
 """Seconds until the next check while objects of an earlier job with the same name terminate."""
 
 TAKEN_S: Final = 10.0
-"""Seconds until the next check of a name that another owner's object has."""
+"""Seconds until the next check whether another owner's object still has a required name."""
 
 
 def extra_effects(

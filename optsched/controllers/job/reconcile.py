@@ -504,7 +504,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Return the reason and message of a job's state: why it waits, else its last action."""
+    """Return the reason and message of a job's state: why it waits, or else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.counts.succeeded} of {num_pods} pods have succeeded"

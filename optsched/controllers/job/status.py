@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class NoTransition(Enum):
-    """Why an action does not change a job's phase."""
+    """The reason that an action does not change a job's phase."""
 
     IGNORED = "ignored"
     LATER = "later"

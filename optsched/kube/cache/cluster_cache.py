@@ -128,7 +128,7 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds whose mistakes (`Flaw`) are reported as events."""
+"""Kinds of objects whose flaws (`Flaw`) are reported as events."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
 """Kinds whose object UIDs are cached, so that no event is written for a deleted object."""
@@ -245,7 +245,7 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def record_stored_devices(self, claim: str, version: str) -> None:
-        """Record the resource version in which the server stored a claim's assumed devices.
+        """Record the resource version of a claim in which the server stored its assumed devices.
 
         A list may contain the claim only after its devices were freed again. Any reported version
         that is newer than this version ends the assumption.
@@ -265,7 +265,7 @@ class ClusterCache:
         return self._objects.pods.assume_evicted(task)
 
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
-        """Record when a plugin last moved pods to better nodes."""
+        """Record the time at which a plugin last moved pods to better nodes."""
         self.version += 1
         self._objects.gangs.shuffles.own[plugin] = now_ms
 
@@ -290,7 +290,7 @@ class ClusterCache:
         self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume a gang's annotation about moved pods, until the server reports it."""
+        """Assume the annotation about pods moved for a gang, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
@@ -394,7 +394,7 @@ class ClusterCache:
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
-        """Mistakes in pods and gangs, sorted by kind, key and code."""
+        """The flaws of pods and gangs, sorted by kind, key and code."""
         refused = self._objects.gangs.flaws.values()
         found = (*self._objects.pods.flaws.values(), *chain.from_iterable(refused))
         return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))

@@ -65,7 +65,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""The content of an index, and a value under which the index lists an object."""
+"""An index as a dictionary, and an index value under which it lists an object."""
 
 
 class _Objects:
@@ -340,7 +340,7 @@ Watch: TypeAlias = "tuple[Kind, Scope]"
 class StoreFollower:
     """Applies watch events to a store while the coroutines of `follow` run.
 
-    `absent` holds the watches of kinds that are not installed. `stale` holds the watches that the
+    `absent` holds the watches for kinds that are not installed. `stale` holds the watches that the
     caller expects to be listed completely once more.
     """
 

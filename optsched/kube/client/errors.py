@@ -1,4 +1,4 @@
-"""Errors of requests to an API server.
+"""Errors that requests to an API server raise.
 
 KubeError                  base class
 ├─ Unreachable             no response: the request may have been executed
@@ -56,7 +56,7 @@ STATUS_REASONS: Final = frozenset(
         "UnsupportedMediaType",
     }
 )
-"""The reasons of the Kubernetes API server (apimachinery, meta/v1/types.go, StatusReason)."""
+"""The Status reasons that Kubernetes defines (apimachinery, meta/v1/types.go, StatusReason)."""
 MAX_CAUSES: Final = 100
 """Maximum number of causes that an error lists."""
 MAX_RETRY_AFTER_S: Final = 60

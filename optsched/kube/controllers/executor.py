@@ -135,7 +135,7 @@ class Executor:
                 except KubeError as e:
                     is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
                     if is_taken and self._store.is_narrow(effect.kind):
-                        # Possibly no watch covers the object that already has this name.
+                        # The object that already has this name may be one that no watch covers.
                         with suppress(NotFound):
                             found = await self._api.read_metadata(effect.ref)
                             self._store.record_unwatched(effect.ref, found)

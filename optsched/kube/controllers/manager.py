@@ -129,7 +129,7 @@ class Manager:
         self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         counts_groups = {QUEUE, POD_GROUP} <= kinds.keys()
-        # Without leadership, another process reports the counts.
+        # If this process does not lead, the leader reports the counts.
         dependencies.metrics.count_groups = lambda: (
             groups_by_phase(self.store) if counts_groups and self._leads else {}
         )

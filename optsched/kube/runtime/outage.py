@@ -39,8 +39,8 @@ class Outage:
         always reported.
         """
         if isinstance(error, Gone):
-            # The kind is listed next. That list may fail while a restarted server initializes its
-            # storage, and then belongs to the same outage.
+            # The kind is listed next. The list may fail while a restarted server initializes its
+            # storage; the failure then belongs to the same outage.
             return True
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)

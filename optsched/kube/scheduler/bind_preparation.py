@@ -3,13 +3,13 @@
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
 written to the claim's status. Each write has the resource version that was read as precondition.
-Completed steps are skipped, so every step may be repeated.
+Completed steps are skipped, so repeating a step has no effect.
 
-A device plugin does not know for which pod the kubelet allocates devices. It chooses the pod whose
-`bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node has this
-annotation. The binder sets the lock as a node annotation, and the device plugin removes it after
-its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its node is
-locked; in this scheduler, the bind waits.
+A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
+pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node
+has this annotation. The binder sets the lock as a node annotation, and the device plugin removes it
+after its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its node
+is locked; in this scheduler, the bind waits.
 """
 
 from __future__ import annotations

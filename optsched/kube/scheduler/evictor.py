@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 MAX_CONCURRENT: Final = 16
 
 POLL_S: Final = 0.02
-"""Seconds between two checks whether waiting evictions may be sent."""
+"""Interval in seconds between checks whether waiting evictions may be sent."""
 
 REPORT_S: Final = 2.0
 """Seconds after which a warning reports why an eviction waits."""
@@ -158,7 +158,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """The seconds for which this eviction has waited at least."""
+        """The minimum time in seconds for which this eviction has waited."""
         return self.num_polls * POLL_S
 
 
@@ -201,7 +201,7 @@ class Evictor:
         self._gangs: Mapping[str, Gang] = {}
         """The gangs in the newest snapshot, keyed by gang key."""
         self._taken_ms = 0
-        """When the newest snapshot was taken, in milliseconds since the Unix epoch."""
+        """The time of the newest snapshot, in milliseconds since the Unix epoch."""
         self._reported: set[str] = set()
         """Gangs for which a warning about a waiting eviction was logged."""
         self._has_waits = asyncio.Event()
@@ -316,7 +316,7 @@ class Evictor:
         return True
 
     def _keeps_minimum(self, pending: _Pending, lost: Collection[str]) -> bool:
-        """Return whether a gang without `lost` tasks keeps its minimum or all its ready tasks."""
+        """Return whether a gang that loses `lost` keeps its minimum or all its ready tasks."""
         gang = self._gangs.get(pending.victim.gang)
         if gang is None:
             return True
@@ -499,7 +499,7 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return why an eviction waits, `nomination` or `bind`, or an empty string if it is due.
+        """Return why an eviction waits: `nomination`, `bind`, or an empty string if it may be sent.
 
         If a pod is evicted before its bind is confirmed, it may be deleted without ever running.
         """
@@ -670,7 +670,7 @@ class Evictor:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """Group the victims into batches; return each victim's batch keyed by task."""
+    """Group the victims into batches; return the batch of each victim, keyed by task."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)

@@ -138,7 +138,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """What was already logged; faults and advice are cleared when the policy changes."""
+    """The messages already logged; faults and advice are cleared when the policy changes."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False

@@ -127,7 +127,7 @@ class GangBindEvents:
         self._at_ms[bind.gang] = now_ms
 
     def collect_due(self, before_ms: int) -> list[Note]:
-        """Return the events of gangs whose first collected bind is not newer than `before_ms`.
+        """Return the events of gangs whose first collected bind is at `before_ms` or earlier.
 
         Several pods share one event on their PodGroup; a single pod gets an event on the pod.
         """
@@ -215,7 +215,7 @@ def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Return when the missing PodGroup or pods should exist at the latest; 0 if none is missing."""
+    """Return the time by which a missing PodGroup or pod should exist; 0 if none is missing."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0

@@ -201,7 +201,7 @@ def alternates(group: PodGroup, status: GangStatus) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one gang contributes to the status of its queue."""
+    """The allocation and PodGroup phase that one gang adds to the status of its queue."""
 
     queue: str
     held: Mapping[str, int]
@@ -284,7 +284,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch, and since when the patch, its phase and its reason are due."""
+    """A deferred status patch, and the times at which the patch, phase and reason became due."""
 
     since_ms: int
     phase: GangPhase

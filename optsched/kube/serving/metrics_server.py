@@ -39,7 +39,7 @@ READY: Final = "/readyz"
 
 
 class ProcessMetrics:
-    """Creates metrics in a registry of their own.
+    """Creates metrics in a separate Prometheus registry.
 
     `meaning`, a parameter of several methods, is a help text without a full stop.
     """

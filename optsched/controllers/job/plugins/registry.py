@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
 }
-"""Plugins by name, in the order in which they change a pod: hcclrank reads pytorch's values."""
+"""Plugins by name, in the order in which they change a pod: hcclrank reads what pytorch sets."""
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
