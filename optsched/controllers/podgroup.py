@@ -323,7 +323,7 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield the patch that corrects a PodGroup; it leaves out fields of other writers."""
+    """Yield the patch that corrects a PodGroup, without the fields that other clients write."""
     body: dict[str, Any] = {}
     spec, known = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")

@@ -123,7 +123,7 @@ class _ProofRecorder:
 
 
 def _has_only_proofs(attempt: Attempt) -> bool:
-    """Return whether all solves ended with proofs, so further searches would change nothing.
+    """Return whether all solves proved optimality, so that further searches would change nothing.
 
     Returns False if searches depend on a clock.
     """

@@ -155,7 +155,7 @@ def run_session(
 def expected_starts(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return, keyed by gang, reservations with the times at which waiting gangs could start.
+    """Predict when waiting gangs could start; return their reservations, keyed by gang.
 
     The prediction assumes that no further gangs arrive and that running pods end when their
     manifests say. A reservation has `is_open` if the start depends on a pod whose end is unknown.

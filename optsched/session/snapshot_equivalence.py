@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time in ms after which a proved decision is repeated, in case some rule depends on time."""
+"""Time in ms after which a proved decision is made again, in case some rule depends on time."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which an unproved decision is repeated; doubles with each repetition.
+"""Time in ms after which an unproved decision is made again; doubles with each repetition.
 """
 
 MOST_TIMES: Final = 4
@@ -100,7 +100,7 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return the next time in ms at which some gang has waited too long; None if there is none."""
+    """Return the next time in ms at which a gang will have waited too long, or None."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 
