@@ -114,7 +114,7 @@ VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
     ("-N", _OLD): "the namespace, as in Volcano's old commands",
     ("-S", ("queue create",)): "`--state`, as in `vcctl`",
 }
-"""Long forms for Volcano scripts, keyed by short option and the commands that differ."""
+"""Meanings of short options in Volcano-compatible commands, keyed by (option, commands)."""
 
 ALWAYS: Final = (
     (1, "the standard output cannot be written, for example because the disk is full"),

@@ -12,7 +12,7 @@ from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):
-    """The module of a command, and the first sentence of its help, known without an import."""
+    """A command's module and the first sentence of its help, known without an import."""
 
     module: str
     summary: str
@@ -94,7 +94,7 @@ COMMANDS: Final = {
 }
 """Commands, keyed by name.
 
-In its module, the function of a command has the command's name with `_` instead of `-`.
+The function of a command has the command's name, with `_` instead of `-`.
 """
 
 

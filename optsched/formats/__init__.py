@@ -1,4 +1,4 @@
-"""Readers and writers of domain values: Kubernetes objects, snapshots, traces, plans and results.
+"""Readers and writers of Kubernetes objects, snapshots, traces, plans and results.
 
 `codec` has one reader and writer per kind. `snapshots` assembles the snapshot of a cluster from
 objects in a file, in a folder or on an API server. `traces` reads job traces. `plan` and

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in a click context's `meta` of the mapping from temporary copies to the original inputs."""
+"""Key of `click.Context.meta` for the mapping from temporary copies to the original inputs."""
 
 
 def name_inputs(text: str) -> str:
@@ -88,7 +88,7 @@ def plain_errors() -> Iterator[None]:
     except click.UsageError as e:
         raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
-        # `message` is declared Final, but a copy of the error would lose its class and exit code.
+        # click declares `message` Final, but a new error would lose the class and exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 

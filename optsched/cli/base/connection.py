@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text that only a webhook's denial contains; a missing permission has the same status code."""
+"""Text that only a webhook's denial contains; a missing permission may have the same status."""
 
 _MISSING_RIGHT: Final = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'

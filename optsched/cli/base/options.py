@@ -99,12 +99,12 @@ class Name(click.ParamType[str]):
 
 
 USER_NAME: Final = Name("write it without control characters", str.isprintable)
-"""A user name; Kubernetes does not restrict user names."""
+"""Option type for user names, which Kubernetes does not restrict."""
 
 SCHEDULER_NAME: Final = Name(
     "write it without spaces", lambda text: text.isprintable() and " " not in text
 )
-"""The `schedulerName` of a pod; Kubernetes does not restrict scheduler names."""
+"""Option type for the `schedulerName` of a pod, which Kubernetes does not restrict."""
 
 OBJECT_NAME: Final = Name(SUBDOMAIN_RULE, is_subdomain)
 """An object name that API servers accept."""
@@ -255,7 +255,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print `sentence` in a table format, or else the changed object as stored."""
+    """Print `sentence` if the format is a table; otherwise print the changed object as stored."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:
@@ -357,7 +357,7 @@ SEED: Final = WholeNumber(min=0, max=MOST_SEED)
 
 
 MOST_SECONDS: Final = 10**9
-"""The maximum number of seconds of an option; Python's timers overflow slightly above it."""
+"""Upper limit for durations in options, in seconds; Python's timers overflow slightly above it."""
 
 
 class Seconds(click.ParamType[float]):
@@ -395,7 +395,7 @@ def solver_option(command: Command) -> Command:
 
 
 def tenant_claim_options(command: Command) -> Command:
-    """Add options that repeat the scheduler's flags for annotations and classes of tenants."""
+    """Add options that repeat the scheduler's flags for budgets, devices and priorities."""
     command = click.option(
         "--guarantees-override-budgets",
         "overrides_budgets",

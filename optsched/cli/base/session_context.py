@@ -116,7 +116,7 @@ def policy_from(
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
 ) -> Iterator[SessionContext]:
-    """Yield a session context; it has a solver process and limits if the policy uses a solver."""
+    """Yield a session context, with a solver process and its limits if the policy uses a solver."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield SessionContext(clock, solver, limits=limits if solver else None)

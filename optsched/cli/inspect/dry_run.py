@@ -1,7 +1,7 @@
 """Dry runs of create requests: the API server admits or rejects objects without storing them.
 
-A dry run (`dryRun=All`) checks what a snapshot does not contain: namespaces, permissions, webhooks,
-LimitRanges. The API server does not count a dry run as quota usage.
+A dry run (`dryRun=All`) also checks namespaces, permissions, webhooks and LimitRanges, which a
+snapshot does not contain. The API server does not count a dry run as quota usage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
     *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
 )
-"""Pod spec fields that admission may change and that schedulers read."""
+"""Pod spec fields that schedulers read and that admission may mutate."""
 
 _NO_RIGHTS: Final = ("cannot create resource", "cannot patch resource")
 _USED_UP: Final = "exceeded quota"
@@ -60,9 +60,9 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object as admission changes it, or unchanged if it was not checked.
+        """Return an object as mutated by admission, or unchanged without a successful dry run.
 
-        Raises KubeError if no check can be made, and `Failure` if a job of this name already
+        Raises KubeError if no dry run is possible, and `Failure` if a job of this name already
         exists.
         """
         from optsched.kube.client.errors import AlreadyExists, ApiError
@@ -97,7 +97,7 @@ class DryRun:
         return True
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
-        """Return an existing object with the spec of `obj`, as admission changes it."""
+        """Return an existing object with the spec of `obj`, as mutated by admission."""
         from optsched.kube.client.errors import ApiError
 
         try:
@@ -123,7 +123,7 @@ class DryRun:
     async def create_job(
         self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]
     ) -> Expanded:
-        """Return the PodGroup and the pods of a job as admission changes them.
+        """Return the PodGroup and the pods of a job as mutated by admission.
 
         `expanded` holds the PodGroup and the pods before admission. `classes` holds the
         PriorityClasses by name.
@@ -137,12 +137,12 @@ class DryRun:
         return Expanded(group, tuple(await self.create_pods(made.pods)), made.later)
 
     async def create_group(self, group: Raw) -> dict[str, Any]:
-        """Return a PodGroup with the spec after admission."""
+        """Return a PodGroup with its spec as mutated by admission."""
         admitted = await self.create(POD_GROUP, group)
         return {**group, "spec": admitted.get("spec") or group.get("spec") or {}}
 
     async def create_pods(self, pods: Iterable[Raw]) -> list[dict[str, Any]]:
-        """Return pods as admission changes them; pods with the same content share one dry run."""
+        """Return pods as mutated by admission; pods with the same content share one dry run."""
         answers: dict[str, Raw] = {}
         found = []
         for pod in pods:

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """The amount of one resource by which pods increase the usage of a ResourceQuota."""
+    """The increase of one resource in the usage of a ResourceQuota if pods are created."""
 
     quota: str
     resource: str
@@ -184,7 +184,7 @@ class Usage:
 
 
 MOST_OTHERS: Final = 5
-"""Maximum number of printed problems with other objects, of which a cluster may have thousands."""
+"""Maximum number of problems to print about other objects; a cluster may have thousands."""
 
 _NONE: Final = "<none>"
 _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
@@ -434,7 +434,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 
 
 def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Request:
-    """Dry-run a request and return it with its objects as admission changes them."""
+    """Dry-run a request and return it with its objects as mutated by admission."""
     added = {_kind_and_name(obj) for obj in request.objects} - {
         _kind_and_name(obj) for obj in cluster.objects
     }
@@ -458,7 +458,7 @@ def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Req
 
 
 async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
-    """Return a Queue as admission changes it, and any other object unchanged.
+    """Return a Queue as mutated by admission, and any other object unchanged.
 
     If the API server rejects the Queue, return None and add the reason to `refused`, keyed by queue
     name.
@@ -484,7 +484,7 @@ def _find_queue_name(gang: _Gang) -> str:
 async def _rehearse(
     client: Client, gang: _Gang, classes: Mapping[str, Raw], added: Collection[tuple[str, str]]
 ) -> _Gang:
-    """Dry-run a gang and return it as admission changes it.
+    """Dry-run a gang and return it as mutated by admission.
 
     `added` holds the kinds and names of objects that the files add to the cluster. The API server
     does not know these objects, so a gang that names one of them gets no dry run.
@@ -585,7 +585,7 @@ def _decide(
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A request without the pods whose creation ResourceQuotas prevent.
+    """A request without the pods that exceed a ResourceQuota.
 
     Attributes
     ----------
@@ -603,7 +603,7 @@ class _Limited:
 
 
 def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
-    """Keep the pods of a request that fit into the ResourceQuotas, in order of creation."""
+    """Keep a request's pods, in order of creation, as long as they fit into the ResourceQuotas."""
     usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     beyond: dict[str, tuple[Reason, int]] = {}
@@ -637,7 +637,7 @@ def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
             reason, num_pods = limited.beyond[answer.gang]
             answer = replace(answer, num_pods=num_pods, reason=answer.reason or reason)
         answers.append(answer)
-    # A PodGroup of the cluster has no prediction if a quota excludes all pods of the files.
+    # A PodGroup that already exists has no prediction if a quota excludes all its new pods.
     answered = {answer.gang for answer in answers}
     answers += [
         Prediction(gang, Start.LATER, num_pods, {}, reason=reason)

@@ -183,7 +183,7 @@ def _time_ms(*texts: object) -> int:
 
 
 UNMADE: Final = "FailedCreate"
-"""Reason of events about rejected pods, which commands also show as the job's reason."""
+"""Reason of events about rejected pods; commands also show it as the job's reason."""
 
 HIDDEN_REFUSALS: Final = "why pods were not created is not shown"
 """The remark if a user may not list the events of jobs."""

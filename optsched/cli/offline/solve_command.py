@@ -185,7 +185,7 @@ def solve(
 def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles]) -> None:
     """Reject outputs that would overwrite an input, and two outputs to the same file.
 
-    The resumed result may be overwritten by the new result.
+    The new result may overwrite the result from which the solve resumes.
     """
     outs = [p.out for p in places if p.out is not None]
     results = [p.result for p in places if p.result is not None]

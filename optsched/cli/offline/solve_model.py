@@ -88,7 +88,7 @@ def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """File paths of one model: its plan, its result, and the result to resume."""
+    """File paths of one model: its plan, its result, and the result to resume from."""
 
     out: Path | None
     result: Path | None
@@ -108,7 +108,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Job:
-    """One solve: policy, engine settings, output files and the result to resume."""
+    """One solve: policy, engine settings, output files and the result to resume from."""
 
     policy: Policy
     assignment: Assignment
@@ -144,7 +144,7 @@ class Gap(click.ParamType[float]):
 def earlier_result(
     console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
-    """Read the result to resume; exit with 2 if it is for another instance or model."""
+    """Read the result to resume from; exit with 2 if it is for another instance or model."""
     if path is None:
         return None
     try:

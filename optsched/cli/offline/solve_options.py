@@ -117,7 +117,7 @@ def job_of(
 ) -> Job:
     """Return the solve for one model of the command line.
 
-    The exit code is 2 if the result to resume is missing, or is for another instance or model.
+    The exit code is 2 if the result to resume from is missing, or is for another instance or model.
     """
     given, policy = model
     limits = limits_of(

@@ -382,7 +382,7 @@ def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison; `unkept` maps a cell to why its result was not written."""
+    """The replays of a comparison; `unkept` maps a replay to why its result was not written."""
 
     cells: list[Cell]
     keep: ResultFolder

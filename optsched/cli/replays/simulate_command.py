@@ -414,10 +414,10 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Remove a partial event after the disk was full; say how many events are kept.
+        """Remove a partial event after the disk was full; return how many events are kept.
 
-        `result.json` is already marked incomplete. If possible, it is rewritten with the number of
-        kept events.
+        `result.json` is already marked incomplete. It is rewritten with the number of kept events
+        if the disk has space.
         """
         if self.flags.out is None:
             return "no events are kept"

@@ -52,7 +52,7 @@ GATING: Final = "SchedulingGatesQueueAdmission"
 """The only Volcano feature gate that has an effect in optsched."""
 
 UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
-"""Webhook paths that do not check whether a tenant may use a queue."""
+"""Paths of the webhooks that do not check whether a tenant may use a queue."""
 
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
 """Names of service accounts that create jobs and PodGroups on behalf of users."""

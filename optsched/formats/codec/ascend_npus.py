@@ -74,7 +74,7 @@ _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
 _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
-"""Pattern of whole chips, and of slices that Huawei's own device plugin advertises."""
+"""Pattern of names of whole chips, and of slices advertised by Huawei's own device plugin."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
@@ -270,7 +270,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is an amount per NPU, such as memory; nodes do not advertise it."""
+    """Return whether a resource is an amount per NPU, such as memory, which no node advertises."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False

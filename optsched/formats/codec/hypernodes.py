@@ -114,7 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Without this, the index would keep the host name label of each removed node.
+                # Otherwise, the index would keep the host name label of each removed node.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)

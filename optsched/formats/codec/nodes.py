@@ -90,7 +90,7 @@ def parse_node(
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """Parse a node's amounts; those that no machine can have are dropped and become errors."""
+    """Parse a node's resource amounts; report and drop amounts that no machine can have."""
     offered = status.amounts(name, whole_devices=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -101,7 +101,7 @@ def offered_amounts(status: Fields, name: str) -> Amounts:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Annotation of a pod in a snapshot dump that holds its images, as its containers are invented."""
+"""Pod annotation in a snapshot dump that holds the images, which the dumped containers lack."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"

@@ -300,20 +300,20 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA needs of a non-Guaranteed pod with one container, which are only its GPUs."""
+    """Return the exclusive devices of a non-Guaranteed pod with one container: only its GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Format NUMA needs for an annotation: CPUs and GPUs of each need, separated by `;`."""
+    """Format NUMA requests for an annotation: CPUs and GPUs per container, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return a pod's NUMA parts, or no parts and a remark if they exceed its needs.
+    """Return a pod's NUMA allocation; if it exceeds the request, drop it and add a remark.
 
     The check is necessary because the pod's user may have written the annotation.
     """

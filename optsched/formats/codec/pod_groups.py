@@ -153,7 +153,7 @@ def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Yield an error for each invalid waiting or running time; Volcano also ignores such times."""
+    """Yield an error for each invalid waiting or running time; Volcano ignores invalid times."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):

@@ -98,7 +98,8 @@ def parse_budget(
     """Parse a PodDisruptionBudget; return it (None if it has no name) and all field errors.
 
     A budget without a status allows no disruption, as in the eviction API. If
-    `yields_to_guarantees` is False, the budget yields only if an annotation in a dump requests it.
+    `yields_to_guarantees` is False, evictions for a queue guarantee override the budget only if an
+    annotation in a snapshot dump allows it.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -1,10 +1,10 @@
 """Reader and writer of Volcano Queues, including their annotations, as domain queues.
 
-Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits per node
-group, and the past usage (`optsched.io/usage`). A usage is written as
-`{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. The values of a
-usage are base units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`.
-Reading and writing preserve the values exactly.
+Annotations hold the overuse tolerance (`volcano.sh/overuse-tolerance`), the limits per node group,
+and the past usage (`optsched.io/usage`). An example of a usage annotation is
+`{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. `resourceSeconds`
+holds base units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`. Reading
+and writing preserve these numbers exactly.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Parse a queue's tolerance of overuse; return it or None, and an error message or ""."""
+    """Parse a queue's overuse tolerance; return it or None, and an error message or ""."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""

@@ -40,7 +40,7 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """Add requirements for a pod's own values of the given label keys to a selector.
+    """Return a selector that also compares the given label keys with the pod's own label values.
 
     `matchLabelKeys` add requirements with In, and `mismatchLabelKeys` with NotIn. Label keys that
     the pod lacks are ignored. A missing selector remains missing. Requirements that the API server

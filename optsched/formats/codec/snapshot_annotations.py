@@ -1,7 +1,6 @@
-"""Annotations with which snapshot dumps can be read back without loss.
+"""Annotations that make snapshot dumps lossless: they hold state that has no field in manifests.
 
-The annotations hold state for which manifests have no field. Users do not write them, except that a
-tool that measures the load of nodes may write `optsched.io/load`.
+Users do not write these annotations. A tool that measures node load may write `optsched.io/load`.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """Return a bound claim; its volume uses an attachment of a node even if it has a problem."""
+    """Return a bound claim; even an unusable claim's volume counts towards attach limits."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -238,7 +238,7 @@ def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
 
 
 def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Return a claim's candidate volumes and False, or its reserved volume and True."""
+    """Return a claim's candidate volumes, and whether the only candidate is reserved for it."""
     claimed = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     reserved = [o.volume for o in claimed if o is not None and request.owns(o)]
     if reserved:
@@ -306,7 +306,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a StorageClass waits for a consumer, its allowed nodes, and field errors."""
+    """Parse a StorageClass: whether it delays binding, its allowed nodes, and field errors."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

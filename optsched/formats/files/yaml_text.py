@@ -36,7 +36,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Maximum number of values after expansion of aliases: a constant, and values per character."""
+"""Limit on values after alias expansion: a constant, plus a number per character of the text."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)

@@ -133,7 +133,7 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume a gang's record of moved pods until the API server confirms it."""
+        """Assume that a gang's annotation about moved pods is stored until a watch confirms it."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._assumed.moves[key] = uid_of(gang), text
@@ -247,8 +247,9 @@ class GangStore:
     def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
         """Return why a bare pod must wait for a PodGroup before it starts in a queue, or None.
 
-        Admission checks a bare pod's access when the pod is created, but its queue, or the queue's
-        access lists, may be newer. The PodGroup that controllers create for the pod is checked too.
+        Admission checks access to the queue only when a bare pod is created. Its queue, or the
+        queue's access lists, may have changed since. When controllers create a PodGroup for the
+        pod, admission checks access again.
         """
         if task.status.holds_resources or task.status in AT_THEIR_END or not pod.submitters:
             return None
@@ -274,7 +275,7 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return the tasks of a gang; pods that may not join it become flaws instead.
+        """Return the tasks of a gang; report a flaw for each pod that may not join the gang.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         a pod and its PodGroup at the same time, neither admission review sees the other user's
@@ -301,7 +302,7 @@ class GangStore:
             queue = self._queues.by_key.get(named)
             if is_fixed or queue is None:
                 continue
-            # If RBAC roles also apply, a pod whose record names the PodGroup and queue is allowed.
+            # If RBAC also applies, a pod may join the PodGroup and queue recorded on it.
             # A PodGroup without a record may belong to the pod's user.
             if pod.joined is None:
                 is_restricted = any(queue.access_lists.values())

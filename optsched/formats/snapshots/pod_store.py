@@ -542,7 +542,7 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption unless the report settles it."""
+    """Return the reported task, and the assumption if the report does not decide it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

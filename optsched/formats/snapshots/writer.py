@@ -393,7 +393,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # If the class provisions volumes, a claim that must not provision reserves its volume.
+        # A reserved volume marks a claim that must not provision although its class provisions.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():

@@ -1,4 +1,4 @@
-"""Gavel's traces: jobs in Philly's fifteen virtual clusters, which train known models.
+"""Gavel's traces: jobs that train known models, in Philly's fifteen virtual clusters.
 
 Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. A file has seven
 tab-separated columns and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,

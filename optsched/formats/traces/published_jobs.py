@@ -1,4 +1,4 @@
-"""Read published traces: tables as rows, and jobs as arrivals of gangs.
+"""Read the tables of published traces, and convert jobs to gang arrivals.
 
 An invalid row is reported and skipped; all other rows are read. Time 0 is the first arrival.
 """

@@ -133,7 +133,7 @@ SCHEMA: Final[Schema] = record(
 
 
 def read_trace_file(path: Path) -> Found:
-    """Read the trace in a file; return it and the skipped parts with file and line.
+    """Read the trace in a file; return it, and the skipped objects with their file and line.
 
     Raises
     ------

@@ -60,7 +60,7 @@ _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Number of task shapes that are kept although unused, because a job's pods arrive one by one."""
+"""Number of unused `TaskShape` objects that are kept, because a job's pods arrive one by one."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -257,7 +257,7 @@ class PodDecoder:
     def _with_claims(
         self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
     ) -> TaskShape:
-        """Add a pod's claims to its shape; for a bound pod, only their queue amounts."""
+        """Add a pod's claims to its shape; for a bound pod, only the amounts charged to queues."""
         book, counted = self.book, [shape.request]
         by_key: list[str] = []
         by_request: list[DeviceClaimRequest] = []

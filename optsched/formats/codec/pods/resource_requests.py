@@ -103,7 +103,7 @@ def _containers(
     request_of: Callable[[Fields], _Amounts],
     init_request_of: Callable[[Fields], _Amounts],
 ) -> _Amounts:
-    """Return the container sum or the initialization peak, whichever is larger, per resource."""
+    """Return, per resource, the larger of the containers' total and the init containers' peak."""
     total: _Amounts = {}
     for container in spec.records("containers"):
         _add(total, request_of(container))

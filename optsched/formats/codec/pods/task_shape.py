@@ -100,10 +100,10 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 
 
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
-    """Drop lists that are too long for a session from a task shape.
+    """Return a task shape without the lists that exceed `MOST_TERMS` or `MOST_REQUIREMENTS`.
 
-    The result is `shape` itself if all lists are short enough. A pod with a list that is too long
-    is reported and not scheduled. A running pod keeps its request and its anti-affinity.
+    The result is `shape` itself if no list exceeds its limit. A pod with a list above its limit is
+    reported and not scheduled. A running pod keeps its request and its anti-affinity.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
@@ -119,7 +119,7 @@ def _num_node_requirements(shape: TaskShape) -> int:
 
 
 MOST_TERMS: Final = 100
-"""Maximum number of terms in one list of a pod, and of its resource names; 10 are usual."""
+"""Maximum length of each list of constraints, and of the list of resources, of a pod."""
 MOST_REQUIREMENTS: Final = 1000
 """Maximum number of node requirements in all node affinity terms of a pod together."""
 _LIMITED: Final = {
@@ -225,7 +225,7 @@ _OTHER_CONDITIONS: Final = frozenset(
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a key of all pod fields but labels that determine the shape, or None if malformed."""
+    """Return a cache key of a pod's scheduling fields except labels, or None if malformed."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
@@ -273,7 +273,7 @@ def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """Return a key of the kubelet's allocations to containers and the in-place resize state."""
+    """Return a cache key of the kubelet's container allocations and the in-place resize state."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting
