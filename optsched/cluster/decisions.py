@@ -1,4 +1,4 @@
-"""The decisions of a session: ordered actions, reasons and a certificate; and solve progress."""
+"""A session's decisions (ordered actions, reasons and a certificate) and its solve progress."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _MOST_NAMED: Final = 3
 """Maximum number of unproved levels that a verdict names."""
 
 PPM = 1_000_000
-"""Millionths in the whole cluster, the unit of queue shares."""
+"""The share of the whole cluster; queue shares are in millionths of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far a plan is at most from optimal, and what was proved about it.
+    """An upper bound on a plan's distance from the optimum, and what is proved about the plan.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ dimension may precede it.
 
 
 def is_class_quota(resource: str) -> bool:
-    """Return whether a resource counts DeviceClass devices of queues; nodes do not limit it."""
+    """Return whether a resource counts devices of a DeviceClass; only queues limit it."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
@@ -77,7 +77,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """What ResourceClaims need to know about a task."""
+    """The attributes of a task that its ResourceClaims depend on."""
 
     @property
     def key(self) -> str:
@@ -222,7 +222,7 @@ class DeviceConstraint(NamedTuple):
     is_distinct: bool = False
 
     def binds(self, request: str) -> bool:
-        """Return whether the constraint covers `request` (NAME or NAME/ALTERNATIVE)."""
+        """Return whether the constraint applies to a request, given as NAME or NAME/SUBREQUEST."""
         return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
 
 
@@ -352,7 +352,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims whose users are all in `ended`, the keys of ended tasks."""
+        """Return the keys of the claims whose users have all ended; `ended` holds task keys."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:

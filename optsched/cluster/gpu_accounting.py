@@ -64,13 +64,13 @@ def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
 
 
 class GpuBook:
-    """The free thousandths of each GPU of a node.
+    """The free capacity of each GPU of a node, in thousandths of a GPU.
 
     Scheduler plugins only check that requests fit; the Kubernetes device plugin picks the GPUs.
     This class assumes that it picks the fullest GPU with enough free capacity for a GPU share, and
     the lowest-numbered free GPUs for whole GPUs.
 
-    `is_plain` means that all GPUs of the node are of the resource whose GPUs can be shared.
+    `is_plain` means that all GPUs of the node belong to the resource that supports GPU shares.
     """
 
     def __init__(self, node: Node) -> None:
@@ -139,7 +139,7 @@ class GpuBook:
 
 
 def _gpu_milli_each(shape: TaskShape) -> int:
-    """Return the thousandths that a task occupies on each of its GPUs."""
+    """Return how many thousandths of each of its GPUs a task occupies."""
     return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
 
 

@@ -1,4 +1,4 @@
-"""Reasons why gangs are pending, and flaws of objects; each has a code and one sentence."""
+"""Reasons why gangs are pending, and validation errors of objects, as a code and a sentence."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The code of a flaw in an object; events about the flaw use it as their reason."""
+    """The code of a validation error; events about the error use the code as their reason."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"
@@ -90,7 +90,7 @@ READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A flaw in an object of the cluster.
+    """A validation error of an object in the cluster.
 
     Attributes
     ----------

@@ -104,7 +104,7 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot with pending tasks nominated to nodes; `places` maps task to node."""
+    """Return the snapshot with pending tasks nominated; `places` maps task keys to nodes."""
     gangs: list[Gang] = []
     for gang in snapshot.gangs:
         if any(t.key in places for t in gang.tasks):

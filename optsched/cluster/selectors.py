@@ -96,10 +96,11 @@ class LabelSelector:
 def narrowest_labels(
     selectors: Sequence[LabelSelector | None],
 ) -> list[tuple[tuple[str, str], ...]]:
-    """Return, for each selector, labels of which every selected object has one.
+    """Return a set of labels for each selector; each selected object has at least one of them.
 
-    If a selector has several requirements with the operator `In`, the labels are those that the
-    fewest other selectors name. The result is empty for a selector without such a requirement.
+    If a selector has several requirements with the operator `In`, the labels come from the
+    requirement whose labels the fewest other selectors name. The result is empty for a selector
+    without such a requirement.
     """
     named = [
         [

@@ -388,7 +388,7 @@ class Entitlement:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, among which the cluster is shared.
+    """A queue, which is entitled to a share of the cluster.
 
     Attributes
     ----------
@@ -410,7 +410,7 @@ class Queue:
         specified. Queues with a tolerance give back the capacity above it before queues without
         one.
     problem
-        The flaw of the Queue object, or None; no task of a flawed queue is placed.
+        The validation error of the Queue object, or None; no task of an invalid queue is placed.
 
     """
 
@@ -452,7 +452,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim, as far as the scheduler reads it.
+    """The fields of a PersistentVolumeClaim that the scheduler reads.
 
     Attributes
     ----------
@@ -497,7 +497,7 @@ class Claim:
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the claim's volume, or one that the claim could get."""
+        """Return whether a node can reach the claim's volume, or a volume it could be bound to."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -525,8 +525,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may exceed the budget. The administrator decides
-        this, not the owner of the budget.
+        Whether reclaim within a queue's guarantee may exceed the budget. Only the administrator can
+        allow this, not the owner of the budget.
 
     """
 

@@ -39,7 +39,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """An affinity or anti-affinity to other pods within domains, the values of a node label.
+    """A pod affinity or anti-affinity term; nodes with the same label value form a domain.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
-    """The resource request and constraints, which all tasks of a task class have in common.
+    """The resource request and placement constraints that all tasks of a task class share.
 
     A task builder shares one `TaskShape` object among equal tasks. Comparing two shapes therefore
     checks identity first; values are compared only if the shapes come from different builders. The

@@ -2,9 +2,8 @@
 
 A claim gets either an existing volume or a provisioned one. An existing volume must be reachable
 from all nodes where the claim is used, and it binds to at most one claim. Upstream: kube-scheduler,
-VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream assigns the smallest
-fitting volume to one claim after another; this module also reassigns volumes if more claims then
-get one.
+VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream binds each claim in turn to
+the smallest volume that fits; this module also reassigns volumes if that lets more claims bind.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes that a claim can get, given the nodes where the claim is used.
+    """The volumes to which a claim can be bound, given the nodes where the claim is used.
 
     Attributes
     ----------
@@ -93,7 +92,7 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return those of `volumes` that a claim can get while all other claims keep a volume."""
+        """Return the volumes to which a claim can be bound while all other claims keep a volume."""
         # `movable` holds the volumes whose claim could switch to another volume.
         movable: set[str] = set()
         grows = True
@@ -109,7 +108,7 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign unused volumes, smallest first, to claims that could also be provisioned for."""
+        """Assign unused volumes, smallest first, to claims whose volume could be provisioned."""
         for claim, request in self._requests.items():
             unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
             if claim not in self.volume_by_claim and (volume := next(unassigned, None)) is not None:

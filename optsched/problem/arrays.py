@@ -114,7 +114,7 @@ def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
 
 
 def ranges(starts: I64, lengths: I64) -> I64:
-    """Return the integer ranges [start, start + length) as one array, without a Python loop."""
+    """Return the concatenated integer ranges [start, start + length), without a Python loop."""
     if not lengths.sum():
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

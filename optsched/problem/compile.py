@@ -52,9 +52,9 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     snapshot
         The cluster snapshot to compile.
     previous
-        The problem of an earlier snapshot that shares objects with this one. Its reuse makes the
-        run time depend on the number of changed objects, and keeps its resource columns; the result
-        is otherwise the same.
+        The problem of an earlier snapshot that shares objects with this one. With it, the run time
+        depends on the number of changed objects. The result has the resource columns of `previous`,
+        and is otherwise the same.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -139,7 +139,7 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        # Related rows differ from the plain rows of the same gangs.
+        # Rows with relations differ from the plain rows of the same gangs.
         is_plain = previous is not None and previous.rows is rows
         return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
@@ -163,7 +163,7 @@ def _pending_shapes(gang_columns: GangColumns) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows in which equal tasks are split if terms of other pods select only some."""
+    """Return gang rows that separate equal tasks if terms of other pods select only some."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -270,7 +270,7 @@ def _blocked(
     queues: QueueArrays,
     gang_columns: GangColumns,
 ) -> dict[int, Reason]:
-    """Return why nothing can be decided about a gang, keyed by gang index.
+    """Return the reasons why gangs cannot be scheduled, keyed by gang index.
 
     An invalid PodGroup is reported first, then an unusable queue, then other reasons.
     """

@@ -23,7 +23,7 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""Ranges of integers up to this width are always grouped by counting instead of sorting."""
+"""Integers in a range up to this width are always grouped by counting, not by sorting."""
 
 
 class GangColumns:

@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """Bounded integer variables and linear rows, to which more can be added but none removed."""
+    """A model of bounded integer variables and linear rows, which can be added but not removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []

@@ -112,7 +112,7 @@ class QueueArrays(QueueTree):
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the names of queues that restrict the nodes, directly or through an ancestor."""
+    """Return the names of queues that limit their tasks to some nodes, or whose ancestors do."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -185,7 +185,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
 
 
 def with_demand(arrays: QueueArrays, demand: Demand) -> QueueArrays:
-    """Return the arrays of the same queues with the amounts of `demand`; nothing is gained yet."""
+    """Return the arrays of the same queues with the amounts of `demand`, and `gained` all 0."""
     shut = np.zeros(len(arrays.names), np.bool_)
     shut[list(arrays.closed)] = True
     return replace(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RelatedClasses(Protocol):
-    """What relations between pods need to know about task classes."""
+    """The properties of task classes on which relations between pods depend."""
 
     @property
     def shapes(self) -> Sequence[TaskShape]:
@@ -245,9 +245,10 @@ class TermMatcher:
 def find_terms(
     snapshot: Snapshot, pending: Iterable[TaskShape], tasks: Iterable[Task]
 ) -> tuple[Term, ...]:
-    """Return the distinct terms of `pending`, and the anti-affinity terms of residents that matter.
+    """Return the distinct terms of `pending`, and the relevant anti-affinity terms of residents.
 
-    An anti-affinity term of residents matters only if it selects one of `tasks`, the pending tasks.
+    An anti-affinity term of residents is relevant only if it selects one of `tasks`, the pending
+    tasks.
     """
     found: dict[TermKey, None] = {}
     for shape in pending:
@@ -278,7 +279,7 @@ def find_terms(
 
 
 def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
-    """Return the terms that pending tasks carry, which are the first of the terms."""
+    """Return the terms that pending tasks carry; they precede all other terms."""
     number = sum(not term.is_of_residents for term in terms)
     return terms[:number]
 
@@ -408,7 +409,7 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Add tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
+    """Count tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:

@@ -64,7 +64,7 @@ class Running:
 def selected_tasks(problem: Problem) -> list[I64]:
     """Return the running tasks that each term of the relations selects; the result is cached.
 
-    The result is empty for a term that only residents carry, as such a term keeps out only pending
+    The result is empty for a term that only residents carry, because the term excludes only pending
     tasks.
     """
     terms = problem.relations.terms

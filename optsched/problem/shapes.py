@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """What all gangs of a gang class have in common: pending requests and minimums.
+    """The pending requests and the minimums that all gangs of a gang class share.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class GangShape:
 
     @property
     def admitted_members(self) -> int:
-        """`min_members` before this session chose victims, for admission."""
+        """The value of `min_members` before this session chose victims; admission uses it."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
@@ -132,7 +132,7 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The amounts of a gang: allocated, claimed, requested (see `GangRow`), and its minimum.
+    """A gang's allocated, claimed and requested amounts (see `GangRow`), and its minimum.
 
     `minimum` must be free in the cluster before the gang starts.
     `requests` contains the distinct requests of all pending tasks of the gang.

@@ -146,14 +146,14 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The topology bounds of one gang shape: of the whole gang and of each subgroup."""
+    """The topology bounds of one gang shape, for the whole gang and for each subgroup."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """All bounds of the whole gang and its subgroups that exist."""
+        """The bounds that exist for the whole gang and its subgroups."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
