@@ -9,8 +9,8 @@ as follows:
 - `kubectl get` prints more columns.
 - The event `JobUnknown` is accepted as another name for `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
-- `status.evictions` counts the restarts that do not count as retries.
-- `status.deletions` holds deleted pods whose policy has a timeout that has not expired.
+- `status.evictions` counts restarts after evictions, which do not count as retries.
+- `status.deletions` lists deleted pods for which the timeout of a lifecycle policy has not expired.
 - Pod templates keep all their fields.
 - Durations must match a pattern, because a duration that Go cannot parse stops every client that
   watches jobs.
@@ -119,7 +119,8 @@ def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
 def find_unknown_fields(value: object, schema: Schema, path: str = "") -> Iterator[FieldError]:
     """Yield an error for each field in `value` that the schema does not declare.
 
-    `path` is the field path of `value`. Each error suggests a similar field name or lists all.
+    `path` is the field path of `value`. Each error suggests a similar field name, or lists all
+    field names.
     """
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return

@@ -21,7 +21,7 @@ __all__ = ["FieldError", "InvalidObject"]
 
 
 class InvalidObject(Exception):
-    """The exception for an unusable object; `errors` lists all its field errors.
+    """Raised for an invalid object; `errors` lists all its field errors.
 
     The message has one line per error, such as `Queue ml-training: spec.weight: 70000 is ...`.
     """
@@ -71,7 +71,7 @@ def integer(description: str, **rules: object) -> Schema:
 
 
 def count(description: str, **rules: object) -> Schema:
-    """Return the OpenAPI schema of a 32-bit integer that is not negative."""
+    """Return the OpenAPI schema of a non-negative 32-bit integer."""
     return integer(description, minimum=0, **rules)
 
 
@@ -132,10 +132,10 @@ class Fields:
     """A parser for the fields of an object or of a nested mapping.
 
     Each method returns the value of the field `name`, or raises KeyError if the schema has no such
-    field. A null or absent field has the schema's default. A value that does not match the schema
-    adds an error to `errors` and is treated as absent; the other fields are still parsed. Lengths
-    and patterns are not checked: the API server checks them, and an object with an invalid name
-    can still be looked up.
+    field. A null or absent field takes the default value in the schema. A value that does not match
+    the schema adds an error to `errors` and is treated as absent; the other fields are still
+    parsed. Lengths and patterns are not checked: the API server checks them, and an object with an
+    invalid name can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -235,7 +235,7 @@ class Fields:
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_devices: bool = False) -> dict[str, int]:
-        """Return the amounts in a field in base units, keyed by resource.
+        """Return the resource quantities in a field in base units, keyed by resource name.
 
         If `whole_devices` is true, fractions of devices are errors.
         """
@@ -256,7 +256,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the strings in a list field that the schema accepts; others are errors."""
+        """Return the accepted strings in a list field; add an error for each other string."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -371,7 +371,7 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector; an object must meet all conditions. Without conditions, all match."""
+    """A label selector; an object must meet all conditions. Without any, every object matches."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()

@@ -93,8 +93,8 @@ class Iteration(StrEnum):
 class LifecyclePolicy:
     """The action that an event or an exit code triggers.
 
-    `action` is None if the field cannot be read. `timeout_ms` is how long the event must last in
-    milliseconds, or None.
+    `action` is None if the field cannot be read. `timeout_ms` is the time in milliseconds for which
+    the event must last before the action runs, or None.
     """
 
     action: JobAction | None
@@ -134,8 +134,9 @@ class JobVolume:
 class TaskSpec:
     """A task of a job: `replicas` pods with the same template.
 
-    `min_available` has the default of Volcano's webhook if the field is absent. `template` is the
-    unparsed pod template. The task fails after `max_retry` restarts of one pod; -1 means no limit.
+    If the field `minAvailable` is absent, `min_available` is the default value of Volcano's
+    webhook. `template` is the unparsed pod template. The task fails after `max_retry` restarts of
+    one pod; -1 means no limit.
     """
 
     name: str
@@ -192,7 +193,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """The deletion of a pod whose replacement has not run yet.
+    """The deletion of a pod whose replacement pod has not run yet.
 
     `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster deleted the pod, not a
     user.
@@ -263,7 +264,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A batch job; `errors` has an error for each unreadable field, which has its default."""
+    """A batch job; `errors` has an error per unreadable field, which takes its default value."""
 
     meta: ObjectMeta
     spec: JobSpec = JobSpec()

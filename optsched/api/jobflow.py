@@ -117,7 +117,7 @@ class FlowCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFlowStatus:
-    """The stored status of a JobFlow; `pending` to `unknown` hold job names."""
+    """The stored status of a JobFlow; fields `pending` to `unknown` hold job names."""
 
     phase: FlowPhase = FlowPhase.PENDING
     is_new: bool = True
@@ -135,7 +135,7 @@ class JobFlowStatus:
 class JobFlow:
     """A graph of dependent jobs.
 
-    `errors` holds an error for each unreadable field; the field then has its default.
+    `errors` holds an error for each unreadable field, which takes its default value.
     """
 
     meta: ObjectMeta
@@ -254,7 +254,7 @@ class JobTemplate:
 
     `template` is the stored spec, which is copied into created jobs. `job` is the parsed spec.
     `jobs` holds the names of the jobs created from the template, as listed in the stored status.
-    `errors` holds an error for each unreadable field; the field then has its default.
+    `errors` holds an error for each unreadable field, which takes its default value.
     """
 
     meta: ObjectMeta
@@ -333,7 +333,7 @@ class CronJob:
     `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay in
     seconds after the scheduled time at which a job may still start, or None. `last_schedule_ms`
     and `last_success_ms` are in milliseconds since 1970, or None. `errors` holds an error for each
-    unreadable field; the field then has its default.
+    unreadable field, which takes its default value.
     """
 
     meta: ObjectMeta

@@ -79,7 +79,7 @@ def version_of(obj: Manifest) -> str:
 
 
 def with_condition(obj: Manifest, condition: Manifest) -> list[Manifest]:
-    """Return an object's conditions, where `condition` replaces any condition of its type."""
+    """Return an object's conditions after `condition` has replaced one of the same type."""
     listed = (obj.get("status") or {}).get("conditions") or ()
     return [*(each for each in listed if each.get("type") != condition["type"]), condition]
 

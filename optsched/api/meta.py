@@ -61,7 +61,7 @@ class ObjectMeta:
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
     """Return the metadata of an object, or None if the object has no name.
 
-    Adds an error for each unreadable field to `errors`; the field then has its default.
+    Adds an error to `errors` for each unreadable field, which takes its default value.
     """
     if not isinstance(obj, dict):
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))

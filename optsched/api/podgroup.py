@@ -124,8 +124,8 @@ class PodGroup:
 def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]]:
     """Parse a Volcano PodGroup from a manifest or API object; return it with its field errors.
 
-    The PodGroup is None only if the object has no name. Fields with errors have their defaults,
-    which allows the PodGroup to be displayed.
+    The PodGroup is None only if the object has no name. Invalid fields take their default values,
+    so the PodGroup can still be displayed.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -177,15 +177,15 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """The unparsed amount by which the queue may exceed its share before it is reclaimed."""
+        """The unparsed amount by which the queue may exceed its share before others reclaim it."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 
 def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     """Parse a queue from a manifest or API object; return it with its field errors.
 
-    The queue is None only if the object has no name. Fields with errors have their defaults, which
-    allows the queue to be displayed. A queue with errors accepts no gangs.
+    The queue is None only if the object has no name. Invalid fields take their default values, so
+    the queue can still be displayed. A queue with errors accepts no gangs.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -196,8 +196,8 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     guarantee = spec.record("guarantee").amounts("resource")
     deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
-    # Deserved amounts round down to whole devices and guarantees round up. A deserved amount stays
-    # at least the guarantee.
+    # Round deserved resources down and guarantees up to whole devices. This rounding must not
+    # reduce a deserved amount below the guarantee.
     deserved = {
         resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
         for resource, amount in _whole_amounts(spec, "deserved", deserved).items()
@@ -239,7 +239,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
-    """Return the parsed amounts of a field, with device fractions rounded down."""
+    """Return the resource quantities in a field, with device fractions rounded down."""
     raw: Any = spec.raw(name)
     return {resource: whole_amount(resource, raw[resource]) for resource in found}
 

@@ -26,7 +26,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.volcano.sh/group-name",
 )
 MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for pods.
-QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Also on namespaces.
+QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Pods or namespaces.
 # Both the scheduling gate and the annotation that requests the gate have this name.
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
 TASK_SPEC: Final = "volcano.sh/task-spec"
@@ -43,7 +43,7 @@ JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 
 # Pods and PodGroups: which pods may be victims, and when.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
-REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # Also on nodes.
+REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # Pods, PodGroups or nodes.
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
 RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # Expected run time.
 CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # Time of the last checkpoint.
@@ -53,7 +53,7 @@ CHECKPOINT_INTERVAL: Final = (
 USER: Final = "optsched.io/user"  # User that is charged for PodGroups and pods.
 CRATER_USER: Final = "crater.raids.io/task-user"  # User name, set by Crater.
 DATASETS: Final = "optsched.io/datasets"  # Annotation of pods, PodGroups and nodes.
-DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Labels of nodes.
+DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Prefix of node labels.
 MOVABLE: Final = "optsched.io/movable"  # Whether a pod may restart on another node.
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
@@ -89,7 +89,7 @@ GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's schedul
 ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue that is charged for a bound pod.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
 MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # Followed by a plugin name.
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # A plugin name follows.
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -97,14 +97,14 @@ HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
-OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Volcano does not use this name.
-QUEUE_USERS: Final = "optsched.io/users"  # Users that may submit, comma-separated.
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Not a Volcano annotation.
+QUEUE_USERS: Final = "optsched.io/users"  # Users who may submit jobs, comma-separated.
 QUEUE_GROUPS: Final = "optsched.io/groups"
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
 SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
 # Events.
-FULL_MESSAGE: Final = "optsched.io/full-message"  # Message that exceeds the limit of the API.
+FULL_MESSAGE: Final = "optsched.io/full-message"  # Message too long for an Event.
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
@@ -147,7 +147,7 @@ class Subject:
 
 
 def parse_submitters(text: object) -> tuple[Subject, ...]:
-    """Return the subjects in an annotation; empty if the annotation is missing or invalid."""
+    """Return the submitters in an annotation; empty if the annotation is missing or invalid."""
     if not isinstance(text, str) or not text:
         return ()
     try:
@@ -166,10 +166,10 @@ def format_joined(uid: str, queue: str) -> str:
 
 
 def parse_joined(text: object) -> str | None:
-    """Return the string of `format_joined` that a pod's submitter annotation contains.
+    """Return the part of a pod's submitter annotation that `format_joined` wrote.
 
-    The result is None if the annotation contains no such string. It is empty for a pod that was
-    created before its PodGroup.
+    The result is None if the annotation lacks this part. It is empty for a pod that was created
+    before its PodGroup.
     """
     try:
         entry = json.loads(text) if isinstance(text, str) else None
@@ -182,7 +182,7 @@ def parse_joined(text: object) -> str | None:
 def format_submitters(subjects: Iterable[Subject], joined: str | None = None) -> str:
     """Return the submitter annotation; subjects are sorted by user name, without duplicates.
 
-    `joined` is the string of `format_joined` for a pod.
+    For a pod, `joined` is the string that `format_joined` returned.
     """
     more = {} if joined is None else {_JOINED: joined}
     unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))

@@ -68,7 +68,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
-    """Return the go command on PATH with its version, or None if there is none that works."""
+    """Return the go command on PATH with its version, or None if no working Go is found."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
         return None
@@ -187,7 +187,7 @@ def require(
 def find_binaries(
     env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES
 ) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Find binaries; return the paths by name, and a message for each with a rejected version.
+    """Find binaries; return their paths by name, and a message for each rejected version.
 
     The search order is KUBEBUILDER_ASSETS, PATH and the cache.
     """

@@ -27,8 +27,8 @@ COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
 #: The user and groups with which each client authenticates to the API server. The controllers share
-#: one identity because they run in one process. KWOK replaces every kubelet, and no single built-in
-#: role covers that.
+#: one identity because they run in one process. KWOK acts as every kubelet, for which no single
+#: built-in role suffices.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
     CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),
@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """How long a plane runs: until its starting process terminates, or until `stop`."""
+    """When a plane stops: when the process that started it terminates, or at a call of `stop`."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -71,7 +71,7 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of a plane.
+    """The settings of a local control plane.
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
@@ -95,7 +95,7 @@ class Options:
 
 
 class Layout:
-    """The paths of all files of one plane.
+    """The file paths of one local control plane.
 
     `etcd` is the folder with etcd's data and socket. `private_folders` lists the folders that only
     the owner of the plane may enter. `state` is the file with the ports and command lines of the
@@ -123,7 +123,7 @@ class Layout:
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the path of another user's kubeconfig; the user may be named like a component."""
+        """Return the path of another user's kubeconfig; the user may have a component's name."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
@@ -173,7 +173,7 @@ def commands(
             # A socket in a private folder needs no encryption. A port would be accessible to web
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # This address cannot be a socket. Only other etcd members would use it.
+            # This address cannot be a Unix socket. Only other etcd members would connect to it.
             "advertise-client-urls": "http://localhost:2379",
             # A single member must still listen for peers. It listens on any port and trusts only
             # its own certificate.

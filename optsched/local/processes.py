@@ -102,7 +102,7 @@ def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
     except ProcessLookupError:
         return
     try:
-        # While the handle is open, the id cannot be reused.
+        # While the process handle is open, the kernel cannot reuse the process id.
         if is_running(pid, command):
             end_of_process = select.poll()
             end_of_process.register(handle, select.POLLIN)

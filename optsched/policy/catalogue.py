@@ -119,7 +119,7 @@ class Shelf:
         return tuple(found)
 
     def catalogue(self, files: Files) -> Catalogue:
-        """Return all plugins and actions: built in, defined in `files`, and from entry points.
+        """Return the built-in plugins and actions, those in `files`, and those of entry points.
 
         If a file has an error, raises `PolicyError` with all errors.
         """
@@ -170,7 +170,7 @@ class Shelf:
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # dataclasses look the module up here
+            sys.modules[module.__name__] = module  # `dataclasses` reads it
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
@@ -442,7 +442,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Drop entry points whose name is in `found`; return the rest by name, and warnings."""
+    """Return the entry points whose name is not in `found`, and a warning for each other."""
     kept: dict[str, Entry] = {}
     warnings: list[Problem] = []
     for entry in entries:

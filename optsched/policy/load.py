@@ -155,7 +155,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
 
 
 def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
-    """Raise `PolicyError` if the policy names a plugin folder that the command line does not."""
+    """Raise `PolicyError` if the policy's plugin folder is not named on the command line."""
     named = _read_word(root, PLUGINS_DIR)
     if not named:
         return

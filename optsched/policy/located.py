@@ -150,7 +150,7 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """Return the position of a zero-based line and column; past the end, the last position."""
+        """Return the position at a zero-based line and column, but no later than the file's end."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])

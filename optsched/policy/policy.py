@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_RESERVATIONS = 4
-"""Default maximum number of gangs with a reservation; the model field `reservations` overrides."""
+"""Default maximum number of gangs with a reservation; the field `reservations` overrides it."""
 
 
 class Admission(Enum):

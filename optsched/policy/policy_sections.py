@@ -157,13 +157,13 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _read_names(node, findings),
     Kind.CHOICE: lambda a, node, findings: read_choice(node, a.choices, a.name, findings),
 }
-"""Maps each argument kind to the function that reads such an argument's value."""
+"""Maps each argument type to the function that reads arguments of this type."""
 
 
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or action; messages call it `owner`."""
+    """Return the valid arguments of a plugin or action, which messages name as `owner`."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -329,7 +329,7 @@ class TierReader:
         return plugin
 
     def _read_switches(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
-        """Return a plugin's enabled switches: its settings in the policy and the defaults."""
+        """Return a plugin's enabled switches: those set in the policy, and default switches."""
         turned: dict[Switch, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -442,7 +442,8 @@ class SolverChoice:
     def applied_to(self, budgets: Budgets) -> Budgets:
         """Return a copy of `budgets` with these solver settings.
 
-        If the policy sets no solve time, it is the default or the period, whichever is shorter.
+        If the policy sets no solve time, the solve time is the default value or the period,
+        whichever is shorter.
         """
         return replace(
             budgets,

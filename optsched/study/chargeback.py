@@ -49,14 +49,15 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The resource usage of a user in a queue, or of several users or queues in total.
+    """The resource usage of one user in one queue, or its sum over users or queues.
 
     GPU usage is in GPU-microseconds.
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # GPU usage of pods, from when they are bound until they leave the node.
-    # The part of `held` before the gang's minimum number of pods ran. Crater does not bill it.
+    # The part of `held` before the gang's minimum number of pods was running. Crater does not bill
+    # it.
     idle: int = 0
     # The part of `held` whose work was lost in evictions and moves, plus that of terminating pods.
     evicted: int = 0
@@ -94,12 +95,12 @@ class Chargeback:
 
     @property
     def by_queue(self) -> dict[str, Amounts]:
-        """The amounts per queue, sorted by queue name."""
+        """The resource usage per queue, sorted by queue name."""
         return self._sum_by(lambda c: c.queue)
 
     @property
     def by_user(self) -> dict[str, Amounts]:
-        """The amounts per user, sorted by user name."""
+        """The resource usage per user, sorted by user name."""
         return self._sum_by(lambda c: c.user)
 
     def _sum_by(self, name_of: Callable[[Charge], str]) -> dict[str, Amounts]:
@@ -161,7 +162,7 @@ def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
 
 
 def as_numbers(found: Amounts) -> dict[str, int]:
-    """Return the amounts keyed by column name, which includes the unit."""
+    """Return the resource usage, keyed by column name; each name includes the unit."""
     return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
 
 
@@ -345,11 +346,11 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     A pod is charged from when it is bound until the first snapshot in which it has left its node.
     If it was bound before the first snapshot, charging starts with that snapshot.
 
-    A running gang counts as evicted if fewer of its pods than its minimum run in the next snapshot.
-    It counts as failed instead if the node of a lost pod is also missing or not ready. The lost
-    work is the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`),
-    or since the start of the gang if there is no later checkpoint. More frequent snapshots make the
-    charges more accurate.
+    A running gang counts as evicted if, in the next snapshot, fewer of its pods are running than
+    its minimum. It counts as failed instead if the node of a lost pod is also missing or not ready.
+    The lost work is the usage of the lost pods since their last checkpoint
+    (`optsched.io/checkpointed-at`), or since the start of the gang if there is no later checkpoint.
+    More frequent snapshots make the charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _RecordedGang] = {}

@@ -68,7 +68,7 @@ class Figure:
     name: str  # Column name in tables and files.
     path: tuple[str, ...]  # Keys under which the metric is found in a result's JSON.
     unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty if there is no unit.
-    is_better_low: bool | None = True  # None if neither direction is better.
+    is_better_low: bool | None = True  # None if neither low nor high is better.
     # True for wall-clock times, whose differences are never called better or worse.
     is_timed: bool = False
 
@@ -180,7 +180,7 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # The p-value is the fraction of sign flips with a maximum of at least the observed sum.
+        # The p-value is the fraction of sign flips whose maximum is at least the observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -193,7 +193,8 @@ def paired_differences(
     is_known = ~np.isnan(table)
     apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (num_pairs - 1))
-    # If all differences are equal, set the spread to exactly zero despite rounding errors.
+    # If all differences are equal, set the standard deviation to exactly zero despite rounding
+    # errors.
     most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
     largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)

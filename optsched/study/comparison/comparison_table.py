@@ -172,13 +172,13 @@ class Comparison:
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return the mean of a metric over those replays under a model that measured it."""
+        """Return a metric's mean over the replays under a model in which it was measured."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the mean paired difference to the first model, or None if it was not measured.
+        """Return the mean paired difference from the first model, or None if not measured.
 
         Replays of one trace with several solver seeds are averaged into one pair, because they are
         not independent samples.

@@ -46,7 +46,7 @@ class Done:
 
 
 class Place(Protocol):
-    """An executor that runs cells in any order."""
+    """An executor that replays grid cells in any order."""
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
         """Replay the cells; yield each cell's result or error as soon as it is available."""
@@ -54,7 +54,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """An executor that runs cells sequentially in this process."""
+    """An executor that replays grid cells sequentially in this process."""
 
     clock: Clock
 

@@ -44,7 +44,7 @@ def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
 
 
 def read_job_times(found: Mapping[str, Sequence[Any]]) -> dict[str, JobTimes]:
-    """Return the job times in the JSON of `columns_of`, keyed by job name."""
+    """Parse job times from the JSON that `columns_of` returned, keyed by job name."""
     rows = zip(*(found[name] for name in _COLUMNS), strict=True)
     return {job.name: job for job in (JobTimes(*row) for row in rows)}
 
@@ -70,7 +70,7 @@ class UnfinishedReason:
 
     code: str  # Reason code of a pending gang in a plan, or `Running` or `Undecided`.
     num_gangs: int  # Number of gangs with this reason, over all replays.
-    # Name of the gang that waited longest; `message` is its reason message.
+    # Name of the gang that waited longest; `message` is the reason message for this gang.
     example: str
     waited_ms: int  # Waiting time of the gang `example`.
     message: str
@@ -157,7 +157,7 @@ class Cell:
 
     model: str
     trace: str  # Name of the trace as the user gave it.
-    seed: int  # Seed of the synthetic trace (if it is one) and of the solver.
+    seed: int  # Seed of the solver, and of the trace if it is synthetic.
     given: LoadedTrace
     policy: Policy
     options: Options
@@ -209,7 +209,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return one cell per model, trace and seed; `given` are the traces from `read_traces`."""
+    """Return one cell per model, trace and seed; `given` holds the traces."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PlanMeasures:
     """Measures of a plan; undefined measures are None."""
 
-    # Number of gangs of which at least one pod is bound, and number of bound pods.
+    # Number of gangs with at least one bound pod, and number of bound pods.
     gangs: int
     pods: int
     nominated: int  # Number of nominated pods.
@@ -54,7 +54,7 @@ class PlanMeasures:
     # are means over gangs, and None if there are no HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # Largest relative gap of the objective levels; None if one has no bound.
+    gap: float | None  # Largest relative gap of the objective levels; None if a level has no bound.
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:

@@ -75,7 +75,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each class of which an unplaced pod fits on a node.
+    """Return a message for each class with an unplaced pod that fits on a node.
 
     The message names the first unplaced pod of the class.
     """
@@ -106,7 +106,7 @@ def find_unplaced_that_fit(
 def _check_capacity(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> Iterator[str]:
-    """Yield a message for each node whose CPU or memory is overcommitted, and each such GPU."""
+    """Yield a message for each overcommitted GPU, and each node's overcommitted CPU or memory."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)

@@ -48,7 +48,7 @@ def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool with the workload's nodes and one pod per entry of `classes` (T,).
+    """Return a pool with the workload's nodes and one pod per element of `classes` (T,).
 
     Pods without GPUs must be placed.
     """
@@ -173,8 +173,8 @@ _NO_ROOM: Final = -1
 class IdleResources:
     """The idle resources of N nodes; a node's scores are cached until the node changes.
 
-    Amounts are negative if a node is overcommitted. Among nodes with equal scores, `best` selects
-    the node with the lowest `rank` (N,).
+    The idle amount of an overcommitted resource is negative. Among nodes with equal scores, `best`
+    selects the node with the lowest `rank` (N,).
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -319,7 +319,7 @@ def place_in_batches(
 
 
 class _Cluster:
-    """The state of the nodes: all idle resources, those outside the slots, and the free slots."""
+    """The state of the nodes: idle resources, idle resources outside the slots, and free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests

@@ -42,7 +42,7 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Experiment:
-    """FGD's placement of the pods that arrive, for one seed, until all GPUs are requested."""
+    """One seed's pods, which arrive until they request all GPUs, and FGD's placement of them."""
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.

@@ -117,8 +117,8 @@ _Request = tuple[int, int, int, str, int]  # milli-CPU, GPU thousandths, GPUs, m
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
     """Return the most frequent requests, without memory, that cover `POPULAR` percent of pods.
 
-    Each request is returned with its number of pods, in descending order of numbers, then of
-    requests.
+    Each request is returned with its number of pods. The requests are sorted by descending number
+    of pods, then by descending request.
     """
     number_of = Counter(request[:4] for request in pod_requests)
     wanted, found = POPULAR * number_of.total() / 100, 0
