@@ -378,7 +378,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return why no node can meet a request; empty if some node may meet it."""
+        """Return the reason that no node can satisfy a request; empty if some node may do so."""
         if need.problem:
             return need.problem
         if need in self.postponed:

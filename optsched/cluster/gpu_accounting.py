@@ -49,7 +49,7 @@ def milli_on(shape: TaskShape, node: Node | None) -> int:
 
 
 def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
-    """Return the thousandths of a GPU that vGPUs take: the maximum of core and memory fraction."""
+    """Return a vGPU request in thousandths of a GPU: the larger of core and memory fraction."""
     if not shape.shared_gpus:
         return 0
     devices = () if node is None else node.shared_gpus

@@ -85,7 +85,7 @@ class FlawCode(StrEnum):
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Codes of flaws in a single field, which the manifest reader reports with file and line."""
+"""Codes of errors in a single field, which the manifest reader reports with file and line."""
 
 
 @dataclass(frozen=True, slots=True)

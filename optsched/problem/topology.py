@@ -89,7 +89,7 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """The nodes (N,) sorted by domain, and each domain's begin and end (D,) among them."""
+        """The nodes (N,) sorted by domain, and the begin and end (D,) of each domain's nodes."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
