@@ -133,8 +133,9 @@ class ControlPlane:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of the running components, keyed by component name."""
-        return processes.find_running(self._state.commands)
+        """The process ids of the running components, keyed by component name, in start order."""
+        commands = {name: self._state.commands[name] for name in self.components}
+        return processes.find_running(commands)
 
     def is_ready(self) -> bool:
         """Return whether the health probe of every component answers OK."""

@@ -66,7 +66,10 @@ def spawn(
 
 
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return the process ids of the running commands, keyed by name; zombies are ignored."""
+    """Return the process ids of the running commands, keyed by name; zombies are ignored.
+
+    The names have the order of `commands`, because process ids start again after the highest one.
+    """
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -75,7 +78,7 @@ def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
         found |= {
             name: int(entry.name) for name, command in commands.items() if _matches(line, command)
         }
-    return found
+    return {name: found[name] for name in commands if name in found}
 
 
 def is_running(pid: int, command: Sequence[str]) -> bool:

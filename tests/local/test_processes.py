@@ -44,6 +44,14 @@ def spawn(command: list[str], log: Path) -> int:
     return pid
 
 
+def test_names_have_the_order_of_the_commands(command: list[str], tmp_path: Path) -> None:
+    other = [*command, "--second"]
+    spawn(command, tmp_path / "log")
+    spawn(other, tmp_path / "other")
+    assert list(processes.find_running({"b": command, "a": other})) == ["b", "a"]
+    assert list(processes.find_running({"a": other, "b": command})) == ["a", "b"]
+
+
 def test_it_is_found_by_its_command_line(command: list[str], tmp_path: Path) -> None:
     other = [*command, "--not-this"]
     assert processes.find_running({"it": command}) == {}
