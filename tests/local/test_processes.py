@@ -47,9 +47,11 @@ def spawn(command: list[str], log: Path) -> int:
 def test_names_have_the_order_of_the_commands(command: list[str], tmp_path: Path) -> None:
     other = [*command, "--second"]
     spawn(command, tmp_path / "log")
-    spawn(other, tmp_path / "other")
-    assert list(processes.find_running({"b": command, "a": other})) == ["b", "a"]
-    assert list(processes.find_running({"a": other, "b": command})) == ["a", "b"]
+    pid = spawn(other, tmp_path / "other")
+    forwards = processes.find_running({"b": command, "a": other})
+    backwards = processes.find_running({"a": other, "b": command})
+    processes.end(pid, other, grace_s=0)
+    assert (list(forwards), list(backwards)) == (["b", "a"], ["a", "b"])
 
 
 def test_it_is_found_by_its_command_line(command: list[str], tmp_path: Path) -> None:
