@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.dra_devices import DeviceGrant
     from optsched.cluster.gpu_shares import GpuShare
@@ -69,6 +69,11 @@ class Evict:
 
 
 Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
+
+
+def placed_gangs(actions: Iterable[Action]) -> set[str]:
+    """Return the keys of the gangs of which a task is allocated or nominated."""
+    return {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
 
 
 class Sense(StrEnum):

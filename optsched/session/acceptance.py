@@ -84,8 +84,7 @@ def accept_candidate(
     waiting = rank_candidates(candidates)
     while waiting:
         best = waiting.pop(0)
-        if best.actions is None:
-            best = replace(best, actions=attempt.list_actions(best.round, best.solution))
+        best = attempt.with_actions(best)
         lend = partial(_lend_and_verify, attempt, rounds.scope)
         lent, violations = lend(best)
         if not violations:

@@ -81,6 +81,12 @@ class Attempt:
         )
         return self.with_devices((*evictions, *real))
 
+    def with_actions(self, candidate: Candidate) -> Candidate:
+        """Return the candidate with its actions, which are listed if they are None."""
+        if candidate.actions is not None:
+            return candidate
+        return replace(candidate, actions=self.list_actions(candidate.round, candidate.solution))
+
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
         """Return the `shuffle` evictions and `actions`, with devices allocated to placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)

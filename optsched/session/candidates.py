@@ -65,11 +65,8 @@ class Candidate:
         Keys of the gangs that repairs dropped from the plan.
     lending
         The loans of the plan, or None if it has none.
-    borrows_first
-        Whether gangs borrow idle capacity although a plan that evicts pods for them would admit
-        more gangs.
-    spares_victims
-        Whether lower-priority gangs wait so that fewer pods are evicted.
+    limitations
+        The reasons why the plan was preferred to a plan with better admission.
 
     """
 
@@ -78,8 +75,7 @@ class Candidate:
     actions: tuple[Action, ...] | None = None
     dropped: tuple[str, ...] = ()
     lending: Lending | None = None
-    borrows_first: bool = False
-    spares_victims: bool = False
+    limitations: tuple[str, ...] = ()
 
     @property
     def decisions(self) -> Decisions:

@@ -15,9 +15,8 @@ from optsched.session.budgets import Protection, with_budgets
 from optsched.session.costly_gangs import count_left_gangs
 from optsched.session.decompile import pending_keys, pending_of
 from optsched.session.eviction_blockers import EvictionTrial, explain_blocked_evictions
-from optsched.session.lending import LENT_FIRST, LENT_LAST, Decided, find_withheld
+from optsched.session.lending import LENT_LAST, Decided, find_withheld
 from optsched.session.object_diagnostics import budget_flaws, find_flaws
-from optsched.session.priority_inversions import SPARED
 from optsched.session.queue_gates import opened
 from optsched.solver.portfolio import UNBOUNDED
 from optsched.solver.preemption.joint.bound import bound_with_evictions
@@ -155,10 +154,7 @@ def certify(
     lent = () if chosen.lending is None else chosen.lending.results
     if any(r.status is not LevelStatus.OPTIMAL for r in lent):
         limitations.append(LENT_LAST)
-    if chosen.borrows_first:
-        limitations.append(LENT_FIRST)
-    if chosen.spares_victims:
-        limitations.append(SPARED)
+    limitations += chosen.limitations
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Evict, Nominate, placed_gangs
 from optsched.plugins.ordering.reservation import (
     Arrivals,
     build_reservation_reason,
@@ -51,7 +51,7 @@ def explain_blocked_evictions(
         return {}
     problem = trial.problem
     is_excluded = trial.rules.find_excluded_gangs(problem)
-    served = {a.gang for a in trial.actions if isinstance(a, Allocate | Nominate)}
+    served = placed_gangs(trial.actions)
     known: dict[tuple[int, ...], int | str | None] = {}
     found: dict[str, Reason] = {}
     for gang, key in enumerate(each.key for each in problem.snapshot.gangs):

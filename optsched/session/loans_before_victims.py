@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Evict, Nominate, placed_gangs
 from optsched.plugins.eviction.entitled import PREEMPT
 from optsched.plugins.verification.verify import verify_actions
 from optsched.session.certification import first_stage
 from optsched.session.lending import (
+    LENT_FIRST,
     find_shares,
     lend_idle,
     separate_loans,
@@ -82,18 +83,15 @@ def lend_before_victims(
         found = _without_victims_for(attempt, scope, first, preemptors)
         if found is None:
             continue
-        before, after = (
-            {a.gang for a in plan.actions or () if isinstance(a, Allocate | Nominate)}
-            for plan in (first, found)
-        )
-        gangs = preemptors | (before - after)
+        dropped = placed_gangs(first.actions or ()) - placed_gangs(found.actions or ())
+        gangs = preemptors | dropped
         if not _starts_all(found, best, gangs, tier_of):
             continue
         rest = replace(found, lending=None)
         with_loans, violations = lend(rest)
         if not violations and _starts_all(with_loans, best, gangs, tier_of):
-            best, first = replace(with_loans, borrows_first=True), rest
-    return _with_least_loans(attempt, scope, best) if best.borrows_first else best
+            best, first = replace(with_loans, limitations=(LENT_FIRST,)), rest
+    return best if best is lent else _with_least_loans(attempt, scope, best)
 
 
 def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -> Candidate:
@@ -179,8 +177,7 @@ def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[s
     """
     problem, snapshot = chosen.round.problem, chosen.round.problem.snapshot
     queues = {snapshot.gang_by_key[key].queue for key in gangs}
-    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
-    placed -= {a.preemptor for a in actions if isinstance(a, Evict)}
+    placed = placed_gangs(actions) - {a.preemptor for a in actions if isinstance(a, Evict)}
     order = np.lexsort((problem.created_ms, chosen.round.tiers.of))[::-1]
     found = (snapshot.gangs[g] for g in order.tolist())
     return [gang.key for gang in found if gang.key in placed and gang.queue in queues]

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Evict, Nominate, placed_gangs
 from optsched.plugins.eviction.entitled import PREEMPT
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ def avoid_inversions(
     required = _count_placed(actions)
     num_victims = sum(isinstance(action, Evict) for action in actions)
     for other in others:
-        found = other
-        if found.actions is None:
-            found = replace(other, actions=attempt.list_actions(other.round, other.solution))
+        found = attempt.with_actions(other)
         if sum(isinstance(action, Evict) for action in found.actions or ()) >= num_victims:
             continue
         lent, violations = lend(found)
@@ -69,7 +67,7 @@ def avoid_inversions(
             placed[gang] >= number for gang, number in required.items() if gang not in inverted
         )
         if serves_others and not violations:
-            return replace(lent, spares_victims=True)
+            return replace(lent, limitations=(SPARED,))
     return chosen
 
 
@@ -85,10 +83,9 @@ def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
     for gang in before.gangs:
         if any(task.key in preempted for task in gang.tasks):
             highest[gang.queue] = max(gang.priority, highest.get(gang.queue, gang.priority))
-    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
     return {
         gang.key
-        for gang in map(before.gang_by_key.__getitem__, sorted(placed))
+        for gang in map(before.gang_by_key.__getitem__, placed_gangs(actions))
         if gang.priority < highest.get(gang.queue, gang.priority)
     }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Evict, Nominate, placed_gangs
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.eviction.moves import describe_broken_gang
@@ -296,9 +296,9 @@ def _find_blamed(
     return blamed & served or served
 
 
-def _served_gangs(actions: Iterable[Action]) -> set[str]:
-    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
-    return placed | {a.preemptor for a in actions if isinstance(a, Evict) and a.preemptor}
+def _served_gangs(actions: Sequence[Action]) -> set[str]:
+    preemptors = {a.preemptor for a in actions if isinstance(a, Evict) and a.preemptor}
+    return placed_gangs(actions) | preemptors
 
 
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:

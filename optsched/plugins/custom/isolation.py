@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Evict, placed_gangs
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.verification.world import World
 from optsched.problem.running import running_tasks
@@ -167,7 +167,7 @@ class IsolatedRule(Rule):
             return _checked_violations(self.inner.verify(world))
         except HARMFUL as e:
             fault = self.record_fault("verify", e)
-        gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
+        gangs = sorted(placed_gangs(world.actions))
         guilty = []
         for gang in gangs:
             kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
