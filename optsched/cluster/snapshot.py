@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
-from operator import attrgetter, lt
+from operator import attrgetter, is_, lt
 from typing import TYPE_CHECKING, Any, Self
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
@@ -563,6 +563,11 @@ class Quota:
     def namespace(self) -> str:
         """The namespace that the quota limits."""
         return self.key.partition("/")[0]
+
+
+def are_identical(objects: Sequence[object], others: Sequence[object]) -> bool:
+    """Return whether two sequences hold the same objects in the same order."""
+    return len(objects) == len(others) and all(map(is_, objects, others))
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:

@@ -104,6 +104,16 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     return group_of.astype(np.int64), first.astype(np.int64)
 
 
+def first_positions(values: I64, number: int) -> I64:
+    """Return the position (number,) of the first element with each value in 0..number-1.
+
+    It is the length of `values` for a value that does not occur.
+    """
+    found = np.full(number, len(values))
+    found[values[::-1]] = np.arange(len(values) - 1, -1, -1)
+    return found
+
+
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
     """Return the elements of `values` (m,), integers in [0, number), that are not in `marked`."""
     if not marked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import binding_reservations
-from optsched.cluster.snapshot import NO_POD_LIMIT
+from optsched.cluster.snapshot import NO_POD_LIMIT, are_identical
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
@@ -378,8 +378,7 @@ def _queues(
     if (
         previous is None
         or previous.resources != resources
-        or len(previous.snapshot.queues) != len(snapshot.queues)
-        or not all(map(is_, previous.snapshot.queues, snapshot.queues))
+        or not are_identical(previous.snapshot.queues, snapshot.queues)
     ):
         return queue_arrays(snapshot.queues, resources, demand)
     return with_demand(previous.queues, demand)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from optsched.problem.arrays import frozen
+from optsched.problem.arrays import first_positions, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -160,8 +160,7 @@ def group_values(values: I64) -> tuple[I64, I64]:
     else:
         # Counting is faster than sorting if the values lie close together.
         at = values - low
-        at_first = np.full(width, number)
-        at_first[at[::-1]] = np.arange(number - 1, -1, -1)
+        at_first = first_positions(at, width)
     first: I64 = np.sort(at_first[at_first < number])
     rank = np.empty(len(at_first), np.int64)
     rank[at[first]] = np.arange(len(first))

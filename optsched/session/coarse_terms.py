@@ -5,12 +5,12 @@ Pods may run for days, so any user who may create pods can accumulate any number
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.selectors import LabelSelector, narrowest_labels
+from optsched.cluster.snapshot import are_identical
 from optsched.cluster.task import PodTerm, TaskStatus
 
 if TYPE_CHECKING:
@@ -60,24 +60,22 @@ def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
             changed[task.key] = task if shape is task.shape else replace(task, shape=shape)
         return changed[task.key]
 
+    def limit_all(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+        limited = tuple(map(limit, tasks))
+        return tasks if are_identical(limited, tasks) else limited
+
     nodes = [
         node
-        if _are_identical_tasks(tasks := tuple(map(limit, node.residents)), node.residents)
+        if (tasks := limit_all(node.residents)) is node.residents
         else replace(node, residents=tasks)
         for node in snapshot.nodes
     ]
     gangs = [
-        gang
-        if _are_identical_tasks(tasks := tuple(map(limit, gang.tasks)), gang.tasks)
-        else replace(gang, tasks=tasks)
+        gang if (tasks := limit_all(gang.tasks)) is gang.tasks else replace(gang, tasks=tasks)
         for gang in snapshot.gangs
     ]
     limited = replace(snapshot, nodes=tuple(nodes), gangs=tuple(gangs))
     return limited, sum(map(len, excess.values()))
-
-
-def _are_identical_tasks(tasks: Sequence[Task], others: Sequence[Task]) -> bool:
-    return all(map(operator.is_, tasks, others))
 
 
 def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.cluster.bounded_cache import SharedObjects
 from optsched.plugins.external.extender import Extender
+from optsched.problem.arrays import first_positions
 from optsched.problem.gang_columns import group_values
 
 if TYPE_CHECKING:
@@ -193,8 +194,6 @@ class GangClasses:
 
     def _first_of_classes(self, gangs: I64) -> I64:
         """Return the first of `gangs` (m,) of each class, sorted by class number."""
-        first = np.full(self._num_classes - ALONE, len(gangs))
-        first[self._numbers[gangs[::-1]] - ALONE] = np.arange(len(gangs) - 1, -1, -1)
-        first = first[1:]
+        first = first_positions(self._numbers[gangs] - ALONE, self._num_classes - ALONE)[1:]
         found: I64 = gangs[first[first < len(gangs)]]
         return found
