@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.admission.findings import Review
+    from optsched.admission.review import Raw
     from optsched.api.queue import Queue
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
@@ -82,12 +83,9 @@ def validate(review: Review) -> None:
     if review.request.action is Action.DELETE:
         check_deletion(review.request.name, review)
         return
-    stored, given = review.request.old or {}, review.request.obj or {}
-    pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (stored, given)]
-    is_unchanged = stored.get("spec") == given.get("spec") and all(
-        pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
-    )
-    if review.request.action is Action.UPDATE and is_unchanged:
+    if review.request.action is Action.UPDATE and _is_unchanged(
+        review.request.old or {}, review.request.obj or {}
+    ):
         return
     queue, errors = parse_queue(review.request.obj)
     review.errors(error for error in errors if not error.message.startswith(_FLOOR))
@@ -115,6 +113,14 @@ def validate(review: Review) -> None:
         return
     if is_moved or any(getattr(old, name) != getattr(queue, name) for name in _RESOURCES):
         check_resources_of_tree(queue, review)
+
+
+def _is_unchanged(old: Raw, new: Raw) -> bool:
+    """Return whether an update of a queue changes no field that is validated."""
+    pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (old, new)]
+    return old.get("spec") == new.get("spec") and all(
+        pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
+    )
 
 
 def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:

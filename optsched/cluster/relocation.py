@@ -187,8 +187,9 @@ class Kept:
 
 def kept_places(snapshot: Snapshot) -> Kept:
     """Return the snapshot with capacity reserved for all recorded moves that are still valid."""
-    moved = [gang for gang in snapshot.gangs if MOVES in gang.annotations]
-    recorded = {g.key: read_moves(text) for g in moved if (text := g.annotations[MOVES])}
+    recorded = {
+        g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
+    }
     if not recorded:
         return Kept(snapshot, {})
     arrivals = _Arrivals(snapshot)

@@ -86,7 +86,7 @@ def read_standard_input() -> bytes:
     if sys.stdin is None:
         raise BadInput("the standard input: is closed: name a file")
     with suppress(UnsupportedOperation):  # The standard input may be a buffer in memory.
-        _check_finite(sys.stdin.fileno(), "the standard input")
+        _refuse_device(sys.stdin.fileno(), "the standard input")
     return sys.stdin.buffer.read()
 
 
@@ -100,10 +100,11 @@ def check_finite(path: Path) -> None:
     with suppress(OSError):
         if _is_device(path.stat().st_mode):
             with path.open("rb", buffering=0) as file:
-                _check_finite(file.fileno(), str(path))
+                _refuse_device(file.fileno(), str(path))
 
 
-def _check_finite(number: int, name: str) -> None:
+def _refuse_device(number: int, name: str) -> None:
+    """Raise `BadInput` if an open file is a device without an end; `number` is its descriptor."""
     found = os.fstat(number)
     if not _is_device(found.st_mode) or os.isatty(number):
         return

@@ -302,8 +302,11 @@ def _read_file(path: str) -> tuple[str, str]:
     name = "standard input" if path == STDIN else path
     check_path(path)
     try:
-        check_finite(Path(path))
-        data = read_standard_input() if path == STDIN else Path(path).read_bytes()
+        if path == STDIN:
+            data = read_standard_input()
+        else:
+            check_finite(Path(path))
+            data = Path(path).read_bytes()
         return data.decode("utf-8-sig"), name
     except IsADirectoryError as e:
         raise Failure(f"{path}: is a folder: name a file in it", Exit.USAGE) from e

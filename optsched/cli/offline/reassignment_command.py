@@ -196,11 +196,7 @@ def _build_document(
     parts = asdict(cost_of(problem, result.machine_of))
     summary = {
         "cost": result.cost,
-        "parts": {
-            head + "".join(map(str.capitalize, tail)): parts[name]
-            for name in TERMS
-            for head, *tail in (name.split("_"),)
-        },
+        "parts": {_convert_to_camel_case(name): parts[name] for name in TERMS},
         "firstCost": cost_of(problem, problem.initial).total,
         "bound": result.bound,
         "gap": round(result.gap, 9),
@@ -210,3 +206,8 @@ def _build_document(
         "history": [{"seconds": s, "cost": c} for s, c in result.history],
     }
     return reassignment_document(model, result.machine_of, summary, flags.provenance)
+
+
+def _convert_to_camel_case(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(map(str.capitalize, tail))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from optsched.formats.files.diagnostics import InstanceError
+from optsched.units.read_errors import why_unreadable
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -21,11 +22,11 @@ def list_files(folder: Path) -> list[Path]:
             try:
                 is_file = path.is_file()
             except OSError as e:
-                raise InstanceError(f"{path}: cannot be read: {e.strerror}") from e
+                _refuse(e)
             if is_file:
                 found.append(path)
     return sorted(found)
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise InstanceError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    raise InstanceError(f"{error.filename}: cannot be read: {why_unreadable(error)}") from error

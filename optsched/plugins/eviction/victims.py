@@ -180,11 +180,7 @@ class Victims(Rule):
 def find_unpreemptable(problem: Problem) -> Bool:
     """Return the mask (V,) of running tasks that are not preemptable or are in cooldown."""
     now_ms = problem.snapshot.taken_ms
-    tasks = running_tasks(problem).tasks
-    # Most tasks may be evicted, and reading two attributes is faster than a call of `_refusal`.
-    found = [
-        bool(_refusal(t, now_ms)) if t.cooldown_ms or not t.preemptable else False for t in tasks
-    ]
+    found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
 
 
