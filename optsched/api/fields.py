@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.meta import NOT_A_MAPPING
 from optsched.units import (
     DurationError,
     FieldError,
@@ -148,7 +149,7 @@ class Fields:
         if isinstance(obj, dict):
             self._obj = obj
         elif obj is not None:
-            errors.append(FieldError(path, obj, "is not a mapping of field names to values"))
+            errors.append(FieldError(path, obj, NOT_A_MAPPING))
             return
         for required in schema.get("required", ()):
             if self._obj.get(required) is None:

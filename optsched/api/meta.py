@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NOT_AN_OBJECT = "is not an object: write a mapping with metadata"
 _NO_NAME = "is missing: every object needs a name"
-_NOT_A_MAPPING = "is not a mapping of field names to values"
+NOT_A_MAPPING = "is not a mapping of field names to values"
 _NOT_TEXT = "is not a string: write it in quotes"
 _NOT_TEXTS = "is not a mapping from strings to strings"
 
@@ -68,7 +68,7 @@ def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
         return None
     meta = obj.get("metadata")
     if meta is not None and not isinstance(meta, dict):
-        errors.append(FieldError("metadata", meta, _NOT_A_MAPPING))
+        errors.append(FieldError("metadata", meta, NOT_A_MAPPING))
         return None
     name = (meta or {}).get("name")
     if meta is None or not isinstance(name, str) or not name:

@@ -9,6 +9,7 @@ from optsched.api import wellknown
 from optsched.api.job import parse_job
 from optsched.api.json_fields import job_phase_of, meta_of
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
+from optsched.api.meta import NOT_A_MAPPING
 from optsched.controllers.job.podgroups import desired_group, first_tasks, waits
 from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
@@ -69,7 +70,7 @@ def _find_odd_containers(job: Job) -> Iterator[FieldError]:
             for index, each in enumerate(found if isinstance(found, list) else ()):
                 if each is not None and not isinstance(each, dict):
                     path = f"spec.tasks[{number}].template.spec.{field}[{index}]"
-                    yield FieldError(path, each, "is not a mapping of field names to values")
+                    yield FieldError(path, each, NOT_A_MAPPING)
 
 
 _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})

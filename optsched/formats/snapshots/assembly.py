@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
+from optsched.api.meta import NOT_A_MAPPING
 from optsched.formats.codec.gpu_shares import CONFIG_FILE, DeviceTable, parse_device_table
 from optsched.formats.codec.nodes import read_sharding
 from optsched.formats.codec.pods.reader import (
@@ -37,7 +38,6 @@ SNAPSHOT_KIND: Final = "Snapshot"
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a string: write it in quotes"
-_NO_MAPPING: Final = "is not a mapping of field names to values"
 _NO_TEXT: Final = f"is not a string; the object is read as one of namespace {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is not a Kubernetes object: write apiVersion, kind and metadata"
 _NO_SHARDING: Final = "is not a valid sharding: write {mode: soft, name: NAME}, or hard"
@@ -258,7 +258,7 @@ class ObjectIndex:
             if name:
                 message = _NAME_NO_TEXT
             elif meta is not None and not isinstance(meta, dict):
-                path, value, message = "metadata", meta, _NO_MAPPING
+                path, value, message = "metadata", meta, NOT_A_MAPPING
             self.problems.append(ObjectProblem(kind.kind, "", path, value, message, where))
             return
         namespace = meta.get("namespace")
