@@ -227,14 +227,25 @@ ROWS: Final = [
 ]
 
 
+def enter_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty folder the working directory, and return its path."""
+    places = tmp_path / "given"
+    places.mkdir()
+    monkeypatch.chdir(places)
+    return places
+
+
+def suffix_of(given: Input) -> str:
+    """Return the suffix that a command expects of an input."""
+    return "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
+
+
 @pytest.mark.parametrize(("given", "kind"), ROWS)
 def test_an_unreadable_input_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Input, kind: str
 ) -> None:
-    places = tmp_path / "given"
-    places.mkdir()
-    monkeypatch.chdir(places)
-    suffix = "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
+    places = enter_folder(tmp_path, monkeypatch)
+    suffix = suffix_of(given)
     name = kind if kind == "-" else kind + suffix
     bad = Path(name)
     pipe = piped(bad, BINARY) if kind == "pipe" else nullcontext()
@@ -310,10 +321,8 @@ def test_an_input_without_permission_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Input, mode: int
 ) -> None:
     """Mode 444 permits a listing of the folder, but its files cannot be opened."""
-    places = tmp_path / "given"
-    places.mkdir()
-    monkeypatch.chdir(places)
-    suffix = "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
+    enter_folder(tmp_path, monkeypatch)
+    suffix = suffix_of(given)
     bad = Path("bad" + suffix)
     bad.mkdir()
     for name in ("a.yaml", "snapshot-1.yaml", "a.py", "a.trace", "result.json"):

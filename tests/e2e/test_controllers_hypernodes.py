@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
+CONFIG_KEY = "volcano-controller.conf"
 HYPER_NODES = "/apis/topology.volcano.sh/v1alpha1/hypernodes"
 TEXT = """
 networkTopologyDiscovery:
@@ -54,14 +55,7 @@ def test_leaves_and_spines_follow_the_labels(site: Site) -> None:
     for name, leaf in zip(names, "aabb", strict=True):
         label(site, name, leaf=leaf, spine="s")
     controllers = site.controllers("--config-map", f"{site.name}/topology")
-    config = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "topology"},
-        "data": {"volcano-controller.conf": TEXT.format(site.name)},
-    }
-    path = f"/api/v1/namespaces/{site.name}/configmaps"
-    site.api.post(path, config)
+    site.config_map("topology", **{CONFIG_KEY: TEXT.format(site.name)})
     until(lambda: found(site) == {"a": (1, 2), "b": (1, 2), "s": (2, 4)}, "a tree")
     site.api.patch(
         f"/api/v1/nodes/{names[0]}", {"metadata": {"labels": {f"{site.name}/leaf": "b"}}}
@@ -72,7 +66,8 @@ def test_leaves_and_spines_follow_the_labels(site: Site) -> None:
     )
     until(lambda: found(site) == {"b": (1, 3), "s": (2, 3)}, "a leaf goes")
     broken = TEXT.format(site.name).replace("label\n", "ufm\n", 1)
-    site.api.patch(f"{path}/topology", {"data": {"volcano-controller.conf": broken}})
+    path = f"/api/v1/namespaces/{site.name}/configmaps/topology"
+    site.api.patch(path, {"data": {CONFIG_KEY: broken}})
     until(lambda: site.events("topology", "InvalidTopologyDiscovery"), "it is told")
     assert found(site) == {"b": (1, 3), "s": (2, 3)}
     controllers.stop()
@@ -113,17 +108,10 @@ def spine(site: Site) -> int:
 def test_a_fabric_is_followed(site: Site, tmp_path: Path) -> None:
     names = site.nodes(4)
     secrets = f"/api/v1/namespaces/{site.name}/secrets"
-    configs = f"/api/v1/namespaces/{site.name}/configmaps"
     with Ufm(tmp_path) as ufm:
         ufm.links = tuple(zip(names, ("s1", "s1", "s2", "s2"), strict=True))
         controllers = site.controllers("--config-map", f"{site.name}/topology")
-        config = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "topology"},
-            "data": {"volcano-controller.conf": UFM.format(ufm.url)},
-        }
-        site.api.post(configs, config)
+        site.config_map("topology", **{CONFIG_KEY: UFM.format(ufm.url)})
         until(lambda: site.events("topology", "TopologyNotDiscovered"), "it lacks a Secret")
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ufm-credentials"}}
         site.api.post(secrets, {**secret, "data": ufm.secret()})
@@ -146,14 +134,8 @@ def test_a_secret_of_another_namespace_is_not_sent_to_a_fabric(site: Site, tmp_p
         text = UFM.format(ufm.url).replace(
             "name: ufm-credentials", "name: ufm-credentials\n      namespace: kube-system"
         )
-        config = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "topology"},
-            "data": {"volcano-controller.conf": text},
-        }
-        site.api.post(f"/api/v1/namespaces/{site.name}/configmaps", config)
-        text = "controllers read only Secrets of"
-        site.await_event("topology", text, reason="InvalidTopologyDiscovery")
+        site.config_map("topology", **{CONFIG_KEY: text})
+        told = "controllers read only Secrets of"
+        site.await_event("topology", told, reason="InvalidTopologyDiscovery")
         assert ufm.asked == []
         controllers.stop()

@@ -66,13 +66,7 @@ def test_a_gpu_is_cut_by_the_geometries_of_the_config_map(site: Site) -> None:
     offered = {**OFFERED, "volcano.sh/vgpu-memory": "24576"}
     status = {"status": {"capacity": offered, "allocatable": offered}}
     site.api.patch(f"/api/v1/nodes/{node}/status", status)
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "geometries"},
-        "data": {"device-config.yaml": GEOMETRIES},
-    }
-    site.api.post(f"/api/v1/namespaces/{site.name}/configmaps", config_map)
+    site.config_map("geometries", **{"device-config.yaml": GEOMETRIES})
     named = f"""      deviceshare.KnownGeometriesCMName: geometries
       deviceshare.KnownGeometriesCMNamespace: {site.name}
 """

@@ -15,7 +15,8 @@ from tests.support.proxy import is_eviction
 from tests.support.webhooks import denying_webhook, make_namespace, silent_webhook
 
 if TYPE_CHECKING:
-    from tests.support.live import Site
+    from tests.support.live import Scheduler, Site
+    from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -42,6 +43,12 @@ def gang(site: Site, name: str, size: int, importance: str, **more: object) -> s
     site.group(name, size, more.pop("queue", "default"), priorityClassName=importance)
     site.members(name, range(size), priorityClassName=importance, **more)
     return name
+
+
+def begin_behind_proxy(site: Site) -> tuple[Proxy, Scheduler]:
+    """Start a scheduler whose requests go through a proxy."""
+    proxy = site.proxy()
+    return proxy, site.scheduler("--config", "volcano-default", kubeconfig=proxy.kubeconfig)
 
 
 def test_a_webhook_that_never_answers_in_another_namespace_holds_up_no_preemption(
@@ -212,8 +219,7 @@ def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
     """A webhook refuses the writes of a PodGroup, which does not block preemption either."""
     low, high = classes
     site.nodes(1)
-    proxy = site.proxy()
-    scheduler = site.scheduler("--config", "volcano-default", kubeconfig=proxy.kubeconfig)
+    proxy, scheduler = begin_behind_proxy(site)
     with proxy.answering(lambda method, path: method == "PATCH" and "/broken" in path, BROKEN):
         gang(site, "broken", 1, low, cpus=9)
         gang(site, "ends", 1, low, cpus=4)
@@ -241,8 +247,7 @@ def test_an_eviction_waits_for_its_nomination_until_a_deadline(
     """The write of the nomination gets no response, so the eviction is sent after ten seconds."""
     low, high = classes
     site.nodes(1)
-    proxy = site.proxy()
-    scheduler = site.scheduler("--config", "volcano-default", kubeconfig=proxy.kubeconfig)
+    proxy, scheduler = begin_behind_proxy(site)
     gang(site, "dev", 1, low, cpus=4)
     site.await_bound("dev", 1)
     site.await_running("dev", 1)

@@ -260,6 +260,11 @@ class Site:
         self.create(PRIORITIES, {**kind, "value": value, **more})
         return full
 
+    def config_map(self, name: str, **data: str) -> None:
+        """Create a ConfigMap."""
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+        self.api.post(f"/api/v1/namespaces/{self.name}/configmaps", body)
+
     def apply(self, path: Path, *names: str) -> None:
         """Create the objects of a manifest file, all of them or some by name.
 
