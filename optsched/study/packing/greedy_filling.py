@@ -99,8 +99,8 @@ def fillings(items: Items, scores: Scores) -> I64:
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
     """Return the number of items (V,) that one step adds to each bin.
 
-    The number is 1 if few items fit. If hundreds of items fit, several are added at once, because
-    scores then change little from item to item.
+    The number is 1 if few items fit. If hundreds of items fit, one step adds several items to a
+    bin, because the scores hardly change between two items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)
