@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def validate(review: Review) -> None:
-    """Deny a Command for a queue if the user may not patch the queue."""
+    """Deny a Command that targets a queue if the user may not patch that queue."""
     target = get_mapping(review.request.obj, "target")
     group = str(target.get("apiVersion") or "").rpartition("/")[0]
     is_for_queue = (group, target.get("kind")) == (QUEUE.group, QUEUE.kind)

@@ -1,7 +1,7 @@
 """Validation of CronJobs: their schedule, and the jobs that they create.
 
-Source: pkg/webhooks/admission/cronjobs. Unlike in Volcano, the job template is also checked,
-because mistakes in it would otherwise appear only when the first job is due.
+Source: pkg/webhooks/admission/cronjobs. Unlike in Volcano, the job template is also validated.
+Otherwise, its errors would appear only when the first job is created.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Review
 
 _MAX_NAME: Final = 52
-"""Maximum length of a CronJob's name; job names append a dash and ten digits to it."""
+"""Maximum length of a CronJob's name; the names of its jobs append a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 
@@ -66,7 +66,7 @@ def validate(review: Review) -> None:
     queue = review.world.queue(job.queue)
     if queue is None:
         review.warn(
-            f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be created until it is"
+            f"{_TEMPLATE}.queue: there is no queue {job.queue}; jobs can be created once it exists"
         )
     else:
         check_access(queue, review)

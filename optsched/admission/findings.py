@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems, and of warnings, in one review."""
+"""Maximum number of problems in one review, and maximum number of warnings."""
 MAX_SENTENCE: Final = 1000
 """Maximum number of characters in a problem or warning."""
 MAX_RESTS: Final = 20
-"""Maximum number of objects that are read again before a denial."""
+"""Maximum number of objects that are re-read before a request is denied."""
 
 
 class ReviewEnded(Exception):
-    """Raised to end a review early, after at least one problem."""
+    """Raised to end a review early, after at least one problem was found."""
 
 
 class Findings:
-    """The problems and warnings of a review and its changes to the object, without duplicates.
+    """The problems, warnings and object changes of a review, without duplicates.
 
-    A problem is a reason for denial.
-
-    At most `MAX_FINDINGS` problems are kept; one more problem raises `ReviewEnded`.
+    A problem is a reason to deny the request. At most `MAX_FINDINGS` problems are kept; one more
+    problem raises `ReviewEnded`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class Findings:
         self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
-        """Add a problem, so that the request is denied."""
+        """Add a problem; a request with problems is denied."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"only the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded
@@ -77,22 +76,22 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether another warning would be kept, because the limit is not reached."""
+        """Whether the review has fewer than `MAX_FINDINGS` warnings; `warn` drops further ones."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Add a JSON patch operation that sets the value at a path; its parent must exist."""
+        """Add a JSON patch operation that sets the value at a path whose parent exists."""
         escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in path)
         pointer = "".join(f"/{step}" for step in escaped)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record an object that a problem depends on; it is read again before a denial."""
+        """Record an object that a problem depends on, to re-read it before denying the request."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
     def has_problem_with(self, path: str) -> bool:
-        """Return whether a problem with this field, or with a field in it, was reported."""
+        """Return whether a problem was reported for this field or for a field nested in it."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
@@ -111,7 +110,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question; if it is still open, record it and return `default`."""
+        """Return the answer to a question; if unanswered, record the question, return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
@@ -135,7 +134,7 @@ class Review(Findings):
 
 
 def get_mapping(obj: object, name: str) -> dict[str, Any]:
-    """Return the mapping in a field of an object; empty if the field is missing or no mapping."""
+    """Return the mapping in a field of an object, or an empty one if the field has none."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

@@ -37,12 +37,12 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Maps the id of each copied list or mapping to the copy. Keeping the copy prevents Python
-        # from reusing its id.
+        # Maps the `id()` of each copy of a list or mapping to the copy. As long as a copy is kept,
+        # Python does not reuse its id.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Set the value at a path in the spec; the parent of the last step must exist."""
+        """Set the value at a path in the spec; the path's parent must exist."""
         place: Any = self._copy_once(self.spec)
         self.spec = place
         for step in steps[:-1]:
@@ -93,7 +93,8 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     """Return an updated spec with the defaults that the update dropped.
 
     `kubectl apply` sends the task list from the manifest, without the defaults. `is_whole` is true
-    if the manifest does not set `minAvailable`; its default is then the sum over the tasks.
+    if the manifest does not set the job's `minAvailable`, which then defaults to the sum of its
+    tasks' `minAvailable`.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -151,7 +152,7 @@ def _sum_minimums(tasks: object) -> int:
 
 
 def _read_count(value: object) -> int:
-    """Return a number of pods, or 0 for a value of another type, which validation rejects."""
+    """Return a pod count, or 0 if the value is not a positive integer (validation rejects it)."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -189,7 +190,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     path = path.removeprefix(".")
     filler.warn(
         f"{path}.resources.limits",
-        f"{names} was only in requests; Kubernetes requires devices in limits, so it was copied",
+        f"{names} was copied from requests, because Kubernetes requires devices in limits",
     )
 
 

@@ -39,7 +39,7 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
-    """Return the spec of a new job; report every mistake in it, except in its queue.
+    """Return the spec of a new job; report all its errors except those of its queue.
 
     `name` is the job's name. `path` is the spec's path in messages.
     """
@@ -60,7 +60,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
         if task.name in seen:
             review.deny(
                 f"duplicated task name {task.name}: {path}.tasks[{index}].name; "
-                "give each task a name of its own"
+                "give each task a unique name"
             )
         seen.add(task.name)
     for index, task in enumerate(spec.tasks):
@@ -71,7 +71,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
     check_topology(spec.topology, f"{path}.networkTopology", review)
     for plugin in sorted(spec.plugins.keys() - review.settings.job_plugins):
         known = ", ".join(sorted(review.settings.job_plugins))
-        review.deny(f"unable to find job plugin: {plugin}: {path}.plugins; known are {known}")
+        review.deny(f"unable to find job plugin: {plugin}: {path}.plugins; known plugins: {known}")
     if "mpi" in spec.plugins:
         # As in Volcano, missing workers only cause a warning.
         task_names = [task.name for task in spec.tasks]
@@ -111,7 +111,7 @@ def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) 
 
 
 def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
-    """Report every mistake in one task of a job."""
+    """Report all errors in one task of a job."""
     check_task_minimum(task, job, path, review)
     if not names.is_label(task.name):
         review.invalid(f"{path}.name", task.name, names.LABEL_RULE)
@@ -140,7 +140,7 @@ def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
 def check_topology(
     topology: NetworkTopology | None, path: str, findings: Findings, prefix: str = ""
 ) -> None:
-    """Deny a network topology that names its tier both by number and by name.
+    """Deny a network topology that states its highest tier both by number and by name.
 
     The message starts with `prefix`.
     """
@@ -190,7 +190,7 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
     cycle = find_cycle(waits)
     if cycle:
         findings.deny(
-            f"{_NOT_DAG}: {path}.tasks: {' waits for '.join(cycle)}; take out one dependsOn"
+            f"{_NOT_DAG}: {path}.tasks: {' waits for '.join(cycle)}; remove one dependsOn"
         )
 
 
@@ -209,7 +209,7 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
     for position, volume in enumerate(volumes):
         where, target = f"{path}[{position}]", volume.mount_path
         if not target:
-            findings.deny(f"mountPath is required: {where}.mountPath; write the path of the mount")
+            findings.deny(f"mountPath is required: {where}.mountPath; write the path to mount at")
         elif target in seen:
             findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
         seen.add(target)
@@ -283,9 +283,9 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names on a cycle, where the last equals the first; empty if there is none.
+    """Return a dependency cycle whose first name is repeated at its end; empty if there is none.
 
-    The search takes linear time. Names without dependencies may be missing in the mapping.
+    The search takes linear time. The mapping may omit names that depend on nothing.
     """
     done: set[str] = set()
     for start in waits_for:

@@ -1,7 +1,7 @@
 """Validation of JobFlows and JobTemplates.
 
-Source: pkg/webhooks/admission/jobflows. Unlike in Volcano, patches and templates are also checked,
-because mistakes in them would otherwise appear only when the job is created.
+Source: pkg/webhooks/admission/jobflows. Unlike in Volcano, patches and templates are also
+validated. Otherwise, their errors would appear only when the job is created.
 """
 
 from __future__ import annotations
@@ -62,15 +62,17 @@ def validate_template(review: Review) -> None:
     job = check_job_spec(filled, name_of(review.request), review)
     queue = review.world.queue(job.queue)
     if queue is None:
-        review.warn(f"spec.queue: there is no queue {job.queue}; no job can be created until it is")
+        review.warn(
+            f"spec.queue: there is no queue {job.queue}; jobs can be created once it exists"
+        )
     else:
         check_access(queue, review)
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
-    """Check that dependency targets exist and that there is no cycle.
+    """Check that all dependency targets exist and that the dependencies have no cycle.
 
-    If several flows have the same name, only the last one is used, as in Volcano.
+    If several flows have the same name, only the last one is checked, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)
@@ -78,8 +80,8 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     for index, flow in enumerate(flows):
         if index != last[flow.name]:
             findings.warn(
-                f"duplicated flow name {flow.name}: spec.flows[{index}].name; it makes one job, "
-                f"which starts once the targets of one of its entries are completed"
+                f"duplicated flow name {flow.name}: spec.flows[{index}].name; only one job is "
+                "created, as soon as all targets of one of these flows are completed"
             )
             continue
         for position, target in enumerate(flow.targets):
@@ -90,4 +92,4 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
                 )
     cycle = find_cycle(waits)
     if cycle:
-        findings.deny(f"{_NOT_DAG}: spec.flows: {' waits for '.join(cycle)}; take out one target")
+        findings.deny(f"{_NOT_DAG}: spec.flows: {' waits for '.join(cycle)}; remove one target")

@@ -44,8 +44,8 @@ def mutate(review: Review) -> None:
     elif isinstance(spec, dict) and is_changed:
         is_whole = declares_field(review.request, "minAvailable") is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
-        # A user who only scales down a job does not become its submitter, because the user's right
-        # to use the queue is not checked.
+        # A user who only scales down a job does not become its submitter, because `validate` does
+        # not check that this user may use the queue.
         is_changed = find_difference(old, filled) is not None and not _only_shrinks(old, filled)
     record_submitter(review, is_changed=is_changed)
 
@@ -82,7 +82,7 @@ def _has_other_classes(request: Request, name: object) -> bool:
 
 
 def name_of(request: Request) -> str:
-    """Return the object's name, or a placeholder as long as its generated name."""
+    """Return the object's name, or a placeholder with the length of its generated name."""
     meta = get_mapping(request.obj, "metadata")
     made_up = f"{meta.get('generateName') or ''}xxxxx"
     return request.name or str(meta.get("name") or made_up)
@@ -112,22 +112,22 @@ def _check_change(review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # A missing default is not a change: the defaults that admission sets are missing in a manifest
-    # that is applied again.
+    # Admission sets the defaults again if a manifest without them is applied again, so missing
+    # defaults are not changes.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )
     found = find_difference(before, after)
     if found:
         path, was, is_new = found
-        review.deny(f"{_FIXED}: {path} was {quote(was)}, {quote(is_new)} is new")
+        review.deny(f"{_FIXED}: {path} was {quote(was)}, the update has {quote(is_new)}")
     queue = review.world.queue(job.spec.queue)
     if queue is not None and not _only_shrinks(old, new):
         check_access(queue, review)
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:
-    """Return whether a job update only lowers numbers of pods."""
+    """Return whether a job update raises no `replicas` or `minAvailable` and keeps the priority."""
     if find_difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
         return False
     pairs = [
@@ -152,7 +152,7 @@ def _immutable_fields(spec: Raw) -> Raw:
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
         for task in records(spec, "tasks")
     ]
-    # The controller writes the names of the claims that it creates into the spec.
+    # The controller writes `volumeClaimName` for each claim that it creates.
     volumes = [
         {
             name: value

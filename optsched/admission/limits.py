@@ -1,9 +1,9 @@
-"""Limits on reviewed objects, so that the cost of a review is proportional to its size.
+"""Limits on reviewed objects, which keep the cost of a review proportional to the object's size.
 
-An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
-limits reject no object that a cluster could run. `review.count_values` counts the values in the
-text before it is decoded. `check_shape` counts the values in the decoded object, and `check_count`
-checks the length of a single list.
+An API server accepts objects of 3 MiB. Real objects have at most about one value per 20 bytes, so
+they stay below these limits. `review.count_values` bounds the number of values before the JSON is
+decoded. `check_shape` counts the values in the decoded object, and `check_count` checks the length
+of a single list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 32
 """Maximum nesting depth of lists and mappings; no pod field is deeper than 20 levels."""
 MAX_FIELD_NAME: Final = 320
-"""Maximum characters of a field name; the longest names, those of annotations, have 317."""
+"""Maximum length of a field name; annotation keys are the longest, with at most 317 characters."""
 
 MAX_TASKS: Final = 1000
 MAX_CONTAINERS: Final = 500
@@ -38,9 +38,9 @@ def check_shape(obj: object, name: str, findings: Findings) -> None:
     while level:
         num_values, depth = num_values + len(level), depth + 1
         if num_values > MAX_VALUES:
-            findings.end(f"{name} has too many values: write at most {MAX_VALUES}")
+            findings.end(f"{name} has too many values: at most {MAX_VALUES} are allowed")
         if depth > MAX_DEPTH + 1:
-            findings.end(f"{name} is nested too deeply: write at most {MAX_DEPTH} levels")
+            findings.end(f"{name} is nested too deeply: at most {MAX_DEPTH} levels are allowed")
         level = [each for value in level for each in _child_values(value, name, findings)]
 
 
@@ -53,11 +53,10 @@ def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa:
         if len(field) > MAX_FIELD_NAME:
             findings.end(
                 f"{name}: a field name has {len(field)} characters: {field[:60]}…: "
-                f"write at most {MAX_FIELD_NAME}"
+                f"at most {MAX_FIELD_NAME} are allowed"
             )
     if _MANAGED in value:
-        # The API server derives the field names in managedFields from values, and no rule reads
-        # them.
+        # In managedFields, the API server derives field names from values. No rule reads them.
         return [each for field, each in value.items() if field != _MANAGED]
     return value.values()
 

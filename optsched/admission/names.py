@@ -1,6 +1,6 @@
 """Names that Kubernetes accepts (k8s.io/apimachinery, pkg/util/validation).
 
-A name's length is checked first, so that the caches keep no long strings.
+Each function checks a name's length before it calls a cached function, so no long string is cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Validation of pod templates by the API server, in a dry run of a PodTemplate.
+"""Validation of pod templates: the API server creates a PodTemplate in a dry run.
 
 This module translates the API server's response into findings about fields of the reviewed object.
 """
@@ -86,7 +86,7 @@ def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
 def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[str]:
     """Yield a message for each field that the API server may have failed to decode.
 
-    The API server names neither an index in a list nor the field of a quantity.
+    The API server's message omits list indices, and for an invalid quantity it names no field.
     """
     reason = message.partition("cannot be handled as a PodTemplate: ")[2] or message
     type_error = _TYPE_ERROR.search(reason)
@@ -109,7 +109,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield the path and value of each field at a path of names, also in lists and maps."""
+    """Yield the path and value of each field that `names` lead to, through lists and maps."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")

@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
-Source: pkg/webhooks/admission/podgroups. Unlike in Volcano, a change of the queue is also checked.
-Otherwise, a user could bypass a queue's access lists by changing the queue of a PodGroup.
+Source: pkg/webhooks/admission/podgroups. Unlike in Volcano, an update that changes the queue is
+also validated. Otherwise, a user could bypass a queue's access lists with such an update.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ _TIER: Final = "highestTierName"
 def mutate(review: Review) -> None:
     """Set a PodGroup's queue from its namespace, record its submitter, and protect its status.
 
-    The status of a PodGroup is not a subresource. A tenant could write the phase `Inqueue` and
-    thereby admit a gang, whose `minResources` could then keep out other gangs of the queue.
+    The status of a PodGroup is not a subresource, so a tenant could write the phase `Inqueue`. This
+    would admit the gang, and its `minResources` could prevent other gangs of the queue from being
+    admitted.
     """
     obj = review.request.obj or {}
     known = (review.request.old or {}).get("status")
@@ -60,7 +61,8 @@ def mutate(review: Review) -> None:
         review.change(("status",), known or {})
     spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
-    # `kubectl apply` sends the queue in the manifest again, not the queue of the namespace.
+    # `kubectl apply` sends the queue in the manifest, even if admission had replaced it by the
+    # queue of the namespace.
     is_filled = (
         review.request.action is Action.CREATE
         or get_mapping(review.request.old, "spec").get("queue") == queue
@@ -76,7 +78,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a PodGroup with invalid fields, or in a queue that its user may not use."""
+    """Deny a PodGroup that has invalid fields or names a queue that its submitter may not use."""
     if review.request.action is Action.DELETE:
         return
     group, errors = parse_podgroup(as_parsed(review.request))
@@ -92,7 +94,8 @@ def validate(review: Review) -> None:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, review)
-        # Controllers' PodGroups have UIDs in their names, so no pod can name one in advance.
+        # The PodGroups that controllers create have a UID in their name, so no pod can name such a
+        # PodGroup before it exists.
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name
@@ -136,7 +139,7 @@ def mutate_upstream(review: Review) -> None:
 
 
 def validate_upstream(review: Review) -> None:
-    """Deny a `scheduling.k8s.io` PodGroup in a queue that its user may not use."""
+    """Deny a `scheduling.k8s.io` PodGroup that names a queue that its submitter may not use."""
     queue = review.world.queue(queue_of(review.request.obj))
     if (
         review.request.action is Action.DELETE

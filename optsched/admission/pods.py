@@ -1,4 +1,4 @@
-"""Mutation of pods by resource groups and gates, and validation of pod annotations.
+"""Mutation of pods (resource groups, scheduling gates) and validation of pod annotations.
 
 Source: pkg/webhooks/admission/pods. Unlike in Volcano, a queue's access lists also apply to bare
 pods.
@@ -51,7 +51,7 @@ _MADE: Final = re.compile(
 
 
 def mutate(review: Review) -> None:
-    """Add the pod's resource group fields, a queue gate, and the record of its submitter."""
+    """Set the fields of the pod's resource group, add a queue gate, and record the submitter."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -91,7 +91,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a pod with invalid annotations, or in a queue or PodGroup that its user may not use."""
+    """Deny a pod with invalid annotations, or whose queue or PodGroup its submitter may not use."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if not isinstance(scheduler, str | None):
         review.deny("spec.schedulerName: is not a string: write the name of a scheduler")
@@ -136,12 +136,12 @@ def validate(review: Review) -> None:
 def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
     """Deny a pod whose submitter may not use its queue or its PodGroup's queue."""
     if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
-        # The pod belongs to a job whose PodGroup was reviewed.
+        # A trusted controller created the pod for a job, and the job's PodGroup was reviewed.
         return
     before = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
     group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))
-    # A pod without a PodGroup starts in the queue that its annotation or its namespace names.
+    # A pod without a PodGroup belongs to the queue named by its annotation or by its namespace.
     has_left = bool(first_annotation(before, GROUP_NAME_ANNOTATIONS)) and not group
     is_new = review.request.action is Action.CREATE or has_left
     is_bare = not group and not upstream
@@ -151,10 +151,11 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
         if queue is not None:
             check_access(queue, review)
         elif has_left:
-            # Controllers created the pod for a job, but the job's submitter is not recorded.
+            # A controller created the pod for a job, so the pod has no recorded submitter whose
+            # access could be checked once the queue exists.
             review.deny(
                 f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
-                "leaves its PodGroup only for a queue that exists"
+                "may leave its PodGroup only if its new queue exists"
             )
     if upstream and is_new and not group:
         for kind in SCHEDULING_POD_GROUPS:
@@ -186,12 +187,13 @@ def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return the record of the PodGroup that a new pod joins and of its queue, or an empty string.
+    """Return a record of the PodGroup that a new pod joins and the PodGroup's queue.
 
-    For a bare pod whose user may use its queue, the record names only the queue.
+    For a bare pod whose submitters may use its queue, the record names only the queue. Otherwise,
+    the record is empty.
 
-    RBAC roles may allow the pod's user to use the queue, but the scheduler does not know RBAC
-    roles. If another user creates the PodGroup at the same time, only this record shows whether
+    RBAC roles may allow the submitter to use the queue, but the scheduler does not read RBAC roles.
+    If another user creates the PodGroup at the same time, only this record tells the scheduler that
     admission checked the roles.
     """
     space = review.request.namespace

@@ -1,9 +1,9 @@
-"""Access to queues: a queue must exist, be open, and admit the user by a list or an RBAC role.
+"""Access to queues: a queue must exist and be open, and the user must have access to it.
 
 Unlike in Volcano, a queue may have access lists: comma-separated names in its annotations
-`optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without access lists
-admits every user, unless the settings require the RBAC verb `use` on the queue
-(`Settings.checks_use`). With `checks_use`, an access list or a role must admit the user.
+`optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. Every user has access to a
+queue without access lists, unless `Settings.checks_use` is true. With `checks_use`, an access list
+must contain the user, or an RBAC role must grant the user the verb `use` on the queue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from optsched.api.wellknown import Subject
 
 USE: Final = "use"
-"""The RBAC verb on queues that allows a user to use a queue."""
+"""The RBAC verb that allows a user to submit to a queue."""
 
 _MOST_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words in Volcano's messages for a kind, as in `can only submit {noun} to queue`."""
+    """What Volcano's messages call a kind, as in `can only submit {noun} to queue`."""
 
     missing: str
     noun: str
@@ -47,7 +47,7 @@ POD_GROUP: Final = Words("unable to find queue", "PodGroup")
 
 
 def check_queue(name: str, words: Words, review: Review) -> Queue | None:
-    """Deny a missing, closed or forbidden queue; return the queue, or None if it is missing."""
+    """Return the queue, or None if it is missing; deny a missing, closed or forbidden queue."""
     queue = review.world.queue(name)
     if queue is None:
         body = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
@@ -70,7 +70,7 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
 
 
 def check_leaf(queue: Queue, review: Review) -> None:
-    """Deny a job in the root queue or in a queue with child queues."""
+    """Deny a job that names the root queue or a queue with child queues."""
     children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
         review.deny(
@@ -86,17 +86,17 @@ def check_leaf(queue: Queue, review: Review) -> None:
 
 
 def is_restricted(queue: Queue, settings: Settings) -> bool:
-    """Return whether a queue admits only some users."""
+    """Return whether access to a queue is restricted by access lists or RBAC."""
     return settings.checks_use or any(queue.access_lists.values())
 
 
 def has_restricted_queues(world: World, settings: Settings) -> bool:
-    """Return whether any queue in the cluster admits only some users."""
+    """Return whether access to any queue in the cluster is restricted."""
     return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny a user who is in no access list of a restricted queue and lacks the RBAC verb `use`."""
+    """Deny a user who is in no access list of a restricted queue and may not `use` it by RBAC."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)
@@ -109,7 +109,7 @@ def check_access(queue: Queue, review: Review) -> None:
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
-    """Return whether a subject may use a queue; True until the API server has answered."""
+    """Return whether a subject may use a queue; True while the RBAC check is unanswered."""
     is_listed = queue.lists(subject, review.request.namespace)
     if is_listed or not is_restricted(queue, review.settings):
         return True

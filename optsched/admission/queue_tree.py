@@ -1,8 +1,8 @@
 """Validation of the queue hierarchy: parent queues, child queues, and their resources.
 
-Source: pkg/webhooks/admission/queues/validate/validate_queue.go. If a parent queue lists no
-deserved or guaranteed amount of a resource, the amount is 0. If no ancestor lists a resource in its
-capability, the resource has no limit.
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. If a parent queue does not list a
+resource in `deserved` or `guarantee`, its amount is 0. If no ancestor lists a resource in
+`capability`, the resource has no limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_deletion(name: str, review: Review) -> None:
     if review.settings.checks_allocated and queue is not None and queue.status.allocated.get(PODS):
         review.deny(
             f"queue {name} cannot be deleted because it has allocated Pods: "
-            f"{queue.status.allocated[PODS]}: close it and wait for them"
+            f"{queue.status.allocated[PODS]}: close the queue and wait until its pods end"
         )
         review.rests_on(QUEUE, name)
     if children:
@@ -49,7 +49,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
     if name in ("", ROOT_QUEUE):
         return True
     if name == queue.name:
-        review.deny(f"queue {name} cannot use itself as parent: spec.parent; name another")
+        review.deny(f"queue {name} cannot use itself as parent: spec.parent; name another queue")
         return False
     parent = review.world.queue(name)
     if parent is None:
@@ -71,20 +71,20 @@ def check_parent(queue: Queue, review: Review) -> bool:
         path = "/".join([*reversed(above), queue.name])
         review.deny(
             f"queue {queue.name} exceeds the maximum allowed depth of "
-            f"{review.settings.max_queue_depth}: spec.parent: it would be {path}"
+            f"{review.settings.max_queue_depth}: spec.parent: its path would be {path}"
         )
     num_pods = parent.status.allocated.get(PODS, 0)
     if num_pods and not review.world.children(parent.name):
         review.deny(
             f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
-            f"allocated Pods: {num_pods}: wait for them or name another"
+            f"allocated Pods: {num_pods}: wait until they end, or name another parent"
         )
         review.rests_on(QUEUE, parent.name)
     return not review.has_problems
 
 
 def _subtree_height(name: str, world: World) -> int:
-    """Return the depth of the hierarchy below a queue; terminates even if there are cycles."""
+    """Return the number of hierarchy levels below a queue; the hierarchy may contain cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]
@@ -96,7 +96,7 @@ def _subtree_height(name: str, world: World) -> int:
 
 
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
-    """Yield a queue's ancestors except the root, nearest first, each one once."""
+    """Yield each ancestor of a queue once, nearest first, without the root queue."""
     seen: set[str] = set()
     above = world.queue(queue.parent)
     while above is not None and above.name not in seen and above.name != ROOT_QUEUE:
@@ -117,7 +117,7 @@ def check_resources_of_tree(queue: Queue, review: Review) -> None:
                 f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
                 f"exceeds its ancestor's capability="
                 f"{format_quantity(limiting.capability[resource], resource)}: "
-                f"spec.capability[{resource}]; that is the capability of queue {limiting.name}"
+                f"spec.capability[{resource}]; the ancestor is queue {limiting.name}"
             )
             review.rests_on(QUEUE, limiting.name)
     parent = review.world.queue(queue.parent)
@@ -139,7 +139,7 @@ def check_resources_of_tree(queue: Queue, review: Review) -> None:
                     f"{format_quantity(amount, resource)} is less than its child queue "
                     f"{largest.name} capability="
                     f"{format_quantity(largest.capability[resource], resource)}: "
-                    f"spec.capability[{resource}]; write no less"
+                    f"spec.capability[{resource}]; write at least that"
                 )
                 review.rests_on(QUEUE, largest.name)
 
@@ -164,7 +164,7 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
                     f"({resource} {format_quantity(total[resource], resource)}) exceeds parent's "
                     f"{part} limit ({resource} "
                     f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
-                    f"{parent.name} or lower that of {named}"
+                    f"{parent.name} or lower spec.{part} of {named}"
                 )
                 findings.rests_on(QUEUE, parent.name)
 

@@ -1,8 +1,8 @@
 """Queues: defaults on creation, and validation on creation, update and deletion.
 
 Two rules differ from Volcano. A guarantee without a deserved amount is accepted with a warning, as
-before Volcano 1.14. Admission, not a controller, sets the root queue as the parent of a queue
-without a parent.
+before Volcano 1.14. If a new queue has no parent, admission sets the root queue as its parent; in
+Volcano, a controller does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""Prefix of parser errors that are dropped, because Volcano's message reports the same mistake."""
+"""Prefix of the parser errors that are dropped; `_check_amounts` reports them as Volcano does."""
 
 
 def mutate(review: Review) -> None:
-    """Set the defaults of a new queue, and add the root to a changed hierarchy annotation."""
+    """Set a new queue's defaults, and prepend the root queue to a changed hierarchy annotation."""
     obj = review.request.obj or {}
     old = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
     annotations = get_mapping(get_mapping(obj, "metadata"), "annotations")
@@ -60,9 +60,9 @@ def _add_root_to_hierarchy(
 ) -> None:
     """Add the root queue and its weight to a hierarchy that does not begin at the root.
 
-    `kubectl apply` sends the path and the weights from the manifest again, without the root. `old`
-    holds the annotations before an update. If only the path changes, the weights already include
-    the root.
+    `kubectl apply` sends the path and the weights of the manifest, which lack the root. `old` holds
+    the annotations before an update. If the update changes only the path, the weights already
+    include the root.
     """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if not isinstance(path, str) or not path or _has_root(path):
@@ -104,7 +104,7 @@ def validate(review: Review) -> None:
             if getattr(old, name) != getattr(queue, name):
                 review.deny(
                     "root queue's resource attributes (capability, deserved, guarantee) cannot be "
-                    f"modified: spec.{name}; the root is the whole cluster"
+                    f"modified: spec.{name}; the root queue has the resources of the whole cluster"
                 )
     if queue.name == ROOT_QUEUE:
         return
@@ -124,7 +124,7 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
 
 
 def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
-    """Warn about fractional devices, which Volcano accepts in queues but no pod can request."""
+    """Warn about device fractions in a queue: Volcano accepts them, but no pod can request them."""
     guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
     lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
     for name, amounts in {**lists, "guarantee.resource": guarantee}.items():
@@ -141,7 +141,7 @@ def _check_amounts(queue: Queue, findings: Findings) -> None:
     for resource in sorted(queue.guarantee):
         floor = _format_amount("guarantee", queue.guarantee, resource)
         if resource not in queue.deserved:
-            findings.warn(f"spec.deserved[{resource}]: is not set; {floor} counts as deserved")
+            findings.warn(f"spec.deserved[{resource}]: is not set; {floor} is used instead")
         elif queue.deserved[resource] < queue.guarantee[resource]:
             deserved = _format_amount("deserved", queue.deserved, resource)
             _report_invalid(
@@ -183,7 +183,7 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
         if number is None or number <= 0:
             problem = "must be larger than 0"
             if number is None:
-                problem = "is invalid number: write one such as 2 or 0.5"
+                problem = "is invalid number: write a number such as 2 or 0.5"
             sentence = f"{weight} in the {weights} {problem}"
             review.invalid(f"{where}[{HIERARCHY_WEIGHTS}]", weights, sentence)
     for other in review.world.queues():
@@ -192,6 +192,6 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
                 f"{where}[{HIERARCHY}]",
                 path,
                 f"{path} is not allowed to be in the sub path of {other.hierarchy} of queue "
-                f"{other.name}: only queues at the ends of paths accept jobs",
+                f"{other.name}: only leaf queues accept jobs",
             )
             review.rests_on(QUEUE, other.name)

@@ -1,4 +1,4 @@
-"""Webhook configurations, named as in Volcano, which select the requests to review.
+"""Webhook configurations, which select the requests to review; their names are Volcano's.
 
 The failure policy is Fail, so a request that cannot be reviewed is denied.
 """
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return a reference to the webhook configuration for a path; `name` is the Service's name."""
+    """Return a reference to a path's webhook configuration; `name` names the Kubernetes Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )
@@ -40,7 +40,7 @@ def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERV
     kind = service.kind
     optional: dict[str, Any] = {}
     if kind == POD:
-        # System pods must start even without the webhook.
+        # System pods must start even while the webhook server is down.
         expression = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",

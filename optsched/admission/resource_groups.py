@@ -24,17 +24,17 @@ _GROUPS: Final = "resourceGroups"
 _NAMESPACE, _ANNOTATION = "namespace", "annotation"
 
 _GROUP: Final = record(
-    "A group of pods, and the fields that these pods get.",
+    "A group of pods, and the fields that admission sets in these pods.",
     resourceGroup=text("Name of the group."),
     object=record(
         "The pods that belong to the group.",
-        key=text("What `value` is compared with.", enum=[_NAMESPACE, _ANNOTATION]),
-        value=texts("Namespaces, or annotations as `key: value`."),
+        key=text("What `value` lists.", enum=[_NAMESPACE, _ANNOTATION]),
+        value=texts("Namespaces, or annotations written as `key: value`."),
     ),
-    schedulerName=text("Scheduler that the pods get."),
-    labels=mapping("Labels of nodes that the pods get as their selector.", {"type": "string"}),
-    tolerations=listing("Tolerations that the pods get.", plain("One toleration.")),
-    affinity=text("Affinity in JSON that pods without an affinity get."),
+    schedulerName=text("Value of the pods' `schedulerName`."),
+    labels=mapping("Node labels to add to the pods' `nodeSelector`.", {"type": "string"}),
+    tolerations=listing("Tolerations to add to the pods.", plain("One toleration.")),
+    affinity=text("Affinity, as JSON, of pods that have no affinity."),
 )
 _FILE: Final = record(
     "The file of `--admission-conf`.", resourceGroups=listing("The groups, in order.", _GROUP)
@@ -45,7 +45,8 @@ _FILE: Final = record(
 class ResourceGroup:
     """A rule that selects pods by namespace or annotation, and sets fields of these pods.
 
-    `namespaces` is empty if annotations select the pods. An empty `affinity` sets none.
+    `namespaces` is empty if annotations select the pods. An empty `affinity` leaves the pods'
+    affinity unchanged.
     """
 
     name: str
@@ -57,18 +58,18 @@ class ResourceGroup:
     affinity: Mapping[str, Any] = field(default_factory=dict)
 
     def matches_pod(self, namespace: str, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod belongs to the group."""
+        """Return whether a pod with these annotations in this namespace belongs to the group."""
         if self.namespaces:
             return namespace in self.namespaces
         return not self.annotations.isdisjoint(annotations.items())
 
 
 class GroupsError(ValueError):
-    """Raised for an invalid resource groups file; the message names every mistake."""
+    """Raised for an invalid resource groups file; the message lists all errors."""
 
 
 def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
-    """Parse the content of a resource groups file; raises GroupsError for mistakes."""
+    """Parse the content of a resource groups file; raises GroupsError if it has errors."""
     found: list[ResourceGroup] = []
     problems: list[str] = []
     for each in read_yaml(content):
@@ -90,7 +91,7 @@ def parse_resource_groups(
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:
-        whole.reject(_GROUPS, None, f"is missing: the file only has {', '.join(map(str, obj))}")
+        whole.reject(_GROUPS, None, f"is missing: the file has only {', '.join(map(str, obj))}")
     return tuple(_read_group(each) for each in whole.records(_GROUPS)), tuple(errors)
 
 

@@ -29,26 +29,26 @@ Operation = dict[str, Any]
 MAX_VALUES: Final = 100_000
 """Maximum number of values (numbers, strings, lists and mappings) in one object."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Maximum result of `count_values` for one review, which contains a new and an old object."""
+"""Maximum result of `count_values` for one AdmissionReview (a new and an old object)."""
 
 
 def count_values(text: bytes) -> int:
-    """Count the commas and opening brackets outside strings, in linear time.
+    """Estimate the number of JSON values: count commas and opening brackets outside strings.
 
-    JSON with n commas and opening brackets has between n / 2 and n + 1 values. They are counted
-    before decoding, because 8 MiB of JSON can hold four million lists.
+    JSON with n commas and opening brackets has between n / 2 and n + 1 values. The estimate takes
+    linear time and is made before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
     if num_quotes > 4 * MAX_VALUES_OF_REVIEW:
-        # Each value has at most two strings: its name, and itself if it is a string.
+        # Each value needs at most four quotes: two around its field name, two if it is a string.
         return num_quotes // 4
     outside = b"".join(plain.split(b'"')[::2])
     return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 class MalformedReview(ValueError):
-    """Raised if a body is not an AdmissionReview; `uid` is the request's UID, or empty."""
+    """Raised if a body is not an AdmissionReview; `uid` is the request's UID, empty if unknown."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -82,10 +82,11 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """A check whether a subject has a permission (SubjectAccessReview); the answer is a boolean.
+    """Asks whether a subject has a permission (SubjectAccessReview); the answer is a boolean.
 
-    `namespace` is a namespace in which the permission may be granted, or empty if it must be
-    cluster-wide. `subresource` is, for example, `binding`, or empty for the object itself.
+    `namespace` is the namespace in which the subject needs the permission; if it is empty, the
+    subject needs the permission in the whole cluster. `subresource` is, for example, `binding`; if
+    it is empty, the permission is for the object itself.
     """
 
     subject: Subject
@@ -98,24 +99,24 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """A lookup of an object's current state; the answer is the object, or None if it is missing."""
+    """Asks for an object's current state; the answer is the object, or None if it is missing."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """A lookup of the pods in a namespace; the answer is a tuple of pods."""
+    """Asks for the pods in a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateQuestion:
-    """A check whether the API server accepts a pod template.
+    """Asks whether the API server accepts a pod template; the answer is a `TemplateVerdict`.
 
-    The answer is a `TemplateVerdict`. Questions are compared by the digest of the template's
-    canonical JSON, so equal templates are the same question.
+    `digest` is the hash of the template's JSON with sorted keys. Two questions are equal if their
+    digests are equal.
     """
 
     digest: str
@@ -126,8 +127,8 @@ class TemplateQuestion:
 class TemplateVerdict:
     """The result of the API server's validation of a pod template.
 
-    `errors` holds pairs of a field, such as template.spec.containers, and a message; the field is
-    empty if the server names none. A template without errors is valid.
+    `errors` holds (field, message) pairs. The field, such as template.spec.containers, is empty if
+    the server names none. A template without errors is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()
@@ -135,7 +136,7 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""A question to the API server; the next review of the same request gets the answer."""
+"""A question to the API server; its answer is passed to the next review of the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response to a request: problems, a patch and warnings.
+    """The response to a request, with the problems, the patch and the warnings of the review.
 
     Attributes
     ----------
     problems
         The reasons for a denial; empty if no problem was found.
     rests_on
-        The objects that a denial depends on; their newer state may change the response.
+        The objects that the problems depend on; if these objects change, the response may change.
     questions
         The questions that must be answered before the request can be allowed.
 
@@ -196,11 +197,10 @@ class Response:
 
 
 def read_body(body: bytes) -> Request:
-    """Parse the request in the text of an AdmissionReview; raises MalformedReview.
+    """Parse an AdmissionReview and return its request; raises MalformedReview.
 
-    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are rejected, because the checked
-    object could differ from the stored object. Raises TooLarge if the body has more values than two
-    objects may have.
+    JSON with duplicate field names or invalid constants (NaN) is rejected, because the API server
+    could read another object than the review did. Raises TooLarge if the body has too many values.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:
@@ -213,11 +213,11 @@ def read_body(body: bytes) -> Request:
 
 
 def _reject_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
-    """Build a JSON object in linear time; raises ValueError for a duplicate name."""
+    """Build a JSON object in linear time; raises ValueError for a duplicate field name."""
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)

@@ -1,4 +1,4 @@
-"""The webhook's paths, which are the same as in Volcano, and their review functions."""
+"""The review function of each webhook path; the paths are the same as in Volcano."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Controllers whose new pods belong to jobs that were already reviewed."""
+"""Service accounts of the job controllers; the jobs whose pods they create were reviewed."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",
@@ -73,7 +73,7 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return a CEL expression that is true if an update changes given annotations or labels."""
+    """Return a CEL expression: whether an update changes an annotation or label in `keys`."""
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -81,7 +81,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL expression that is true if an update changes annotations with a key prefix."""
+    """Return a CEL expression: whether an update changes annotations whose key has the prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -97,7 +97,7 @@ _ANNOTATED: Final = (
     f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)} || "
     f"{_OWNED} != {_OWNED.replace('object', 'oldObject')})"
 )
-"""CEL condition for the pods to validate; most pods do not match it and cause no request."""
+"""CEL condition for the pods to validate; the API server sends no request for other pods."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
@@ -107,7 +107,7 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""CEL condition for the pods that `/pods/mutate` reviews if there are no resource groups."""
+"""CEL condition for the pods that `/pods/mutate` reviews; not used if resource groups exist."""
 _CHANGED_TREE: Final = (
     f"request.operation != 'UPDATE' || {_differs('annotations', (HIERARCHY, HIERARCHY_WEIGHTS))}"
 )
@@ -122,20 +122,20 @@ _CHANGED_WORK: Final = (
     "(object.?status.orValue({}) != oldObject.?status.orValue({}) || "
     f"{_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
-"""CEL condition for the PodGroups to review; it excludes frequent writes by schedulers.
+"""CEL condition for the PodGroups to review; it excludes the frequent writes by schedulers.
 
-Schedulers write the status and annotations of PodGroups directly, and evictions must not wait for
-the webhook server.
+Schedulers often write the status and annotations of PodGroups, and evictions must not wait for the
+webhook server.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A path of the webhook: the kind and actions that it reviews, and the review function.
+    """A webhook at one path: the kind and actions that it reviews, and the review function.
 
     `name` is the webhook's name. `condition` is a CEL expression that selects requests; if it is
-    empty, all requests are reviewed. `versions` holds further API versions of the kind, because a
-    cluster may serve any version.
+    empty, all requests are reviewed. `versions` holds the API versions of the kind that are also
+    reviewed, because clusters serve different versions.
     """
 
     path: str
@@ -211,13 +211,13 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The denial is final, so no further questions are needed.
+        # The request is denied whatever the answers to open questions are.
         return replace(found.response(), questions=())
     return found.response()
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service cannot review a request; empty if it can."""
+    """Return the reason that a service cannot review a request, or an empty string if it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:
@@ -227,9 +227,9 @@ def _find_misuse(service: Service, request: Request) -> str:
         expected = ", ".join(service.actions)
         return f"{service.path} reviews {expected}, not {request.action}"
     if request.obj is None and request.action is not Action.DELETE:
-        return f"{service.path} needs the object that is to be stored"
+        return f"{service.path} needs the new object"
     if request.old is None and request.action is Action.UPDATE:
-        return f"{service.path} needs the object that is to be changed"
+        return f"{service.path} needs the old object"
     if not request.name and request.action is Action.DELETE:
-        return f"{service.path} needs the name of the object that is to be deleted"
+        return f"{service.path} needs the name of the object to delete"
     return ""

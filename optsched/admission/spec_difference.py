@@ -1,7 +1,7 @@
-"""Find differences between specs, but treat different notations of a value as equal.
+"""Find differences between specs; equivalent notations of a value are no difference.
 
-Go omits empty and zero values and normalises quantities and durations. A Go client that only
-changes an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.
+Go clients omit empty and zero values and normalise quantities and durations. A Go client that only
+changes an annotation may therefore send `cpu: "1"` instead of `cpu: 1000m`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields with a mapping whose keys matter even if their values are null or empty."""
+"""Map-valued fields in which a key with a null or empty value differs from a missing key."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {
@@ -52,7 +52,7 @@ _POINTERS: Final = frozenset(
 
 
 def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
-    """Return the first field that differs and both values, or None if the specs are equivalent."""
+    """Return (path, old value, new value) of the first differing field; None if equivalent."""
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):
         before_fields, after_fields = old or {}, new or {}
@@ -105,15 +105,15 @@ _CLIENT_SIDE_APPLY: Final = "kubectl-client-side-apply"
 
 
 def declares_field(request: Request, field: str) -> bool | None:
-    """Return whether the applied manifest sets a field of `spec`, or None if there is no manifest.
+    """Return whether the applied manifest sets a field of `spec`, or None if none was applied.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
-    records the fields that each manager applied in `metadata.managedFields`.
+    records in `metadata.managedFields` which fields each manager applied.
     """
     old, new = get_mapping(request.old, "metadata"), get_mapping(request.obj, "metadata")
     text = get_mapping(new, "annotations").get(_LAST_APPLIED)
     is_new = text != get_mapping(old, "annotations").get(_LAST_APPLIED)
-    # `kubectl diff` sends the new fields with the annotation of the last `kubectl apply`.
+    # `kubectl diff` does not change the annotation of the last `kubectl apply`.
     if isinstance(text, str) and (is_new or request.manager == _CLIENT_SIDE_APPLY):
         try:
             applied = json.loads(text)

@@ -1,9 +1,9 @@
 """The submitters on whose behalf a request is made; only admission records them.
 
-A user is the submitter of each object that the user creates. The controllers of optsched are
-trusted: they copy the record of the object for which they act. The Kubernetes controllers create
-pods for any user who may run pods in a namespace. The submitter of such a pod is therefore the
-pod's service account.
+A user who creates an object is its submitter. optsched's controllers are trusted: if they create an
+object for another object, they copy that object's submitters. The Kubernetes controllers create
+pods for any user who may run pods in a namespace, so the submitter of such a pod is the pod's
+service account.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def record_of(obj: Raw | None) -> str:
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
     """Return the submitters of a request; each of them must have the required permissions.
 
-    The result is empty if a trusted controller's object has no record of submitters.
+    The result is empty if a trusted controller sends an object without recorded submitters.
     """
     if request.user in settings.trusted:
         return parse_submitters(record_of(request.obj))
@@ -62,19 +62,20 @@ def record_author(review: Review) -> None:
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Record the submitter of a request in an annotation of its object.
 
-    `is_changed` is true if an update changes the workload. `joined` names the PodGroup and queue to
-    which a pod is admitted; it is None if they are not recorded.
+    `is_changed` is true if an update changes what the object runs. The updating user then becomes
+    the submitter; other updates keep the recorded submitter. `joined` is the result of
+    `format_joined` for a pod, or None.
 
-    A record that a user wrote is replaced. A user who changes the workload becomes its submitter.
-    Any other update keeps the record. An object that is older than the webhook has no record until
-    its workload changes.
+    A record that a user wrote into the object is replaced. An object that was created before the
+    webhook was installed has no record until an update with `is_changed`.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
     before = record_of(review.request.old) if review.request.action is Action.UPDATE else ""
     stays = review.request.action is Action.UPDATE and not is_changed
     if stays and not before and not record_of(review.request.obj):
-        # The object is older than the webhook, and a user who only labels it did not submit it.
+        # The object was created before the webhook was installed. A user who only changes its
+        # labels did not submit it.
         return
     text = (
         before
@@ -93,16 +94,16 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
 
 
 def check_record(review: Review) -> None:
-    """Deny an update in which a user changes the record of submitters."""
+    """Deny an update in which a user changes the recorded submitters."""
     if review.request.user in review.settings.trusted or review.request.action is not Action.UPDATE:
         return
     if record_of(review.request.old) != record_of(review.request.obj):
-        review.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: only admission writes it")
+        review.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: only admission may write it")
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a template with a record of submitters, which only admission may write."""
+    """Deny a template whose annotations record submitters; only admission may write this record."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
-            f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"
+            f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission may write it; leave it out"
         )

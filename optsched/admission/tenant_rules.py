@@ -1,8 +1,8 @@
-"""Guarded annotations, with which a tenant could exceed its share, and who may write them.
+"""Restrictions on tenants: guarded annotations, PriorityClasses, owners and PodGroup status.
 
-Only the scheduler and device plugins may record which devices a pod holds. Users who may update
-queues are administrators and may write all annotations. The administrator may allow tenants to
-write some guarded annotations too.
+With guarded annotations, a tenant could exceed its share. Only schedulers and device plugins may
+record which devices a pod holds. Users who may update queues are administrators and may write all
+annotations. Administrators may allow tenants to write some of the guarded annotations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SYSTEM_CLASSES: Final = "system-"
 def check_annotations(review: Review, *templates: str) -> None:
     """Deny guarded annotations and labels, unless the submitter may write them.
 
-    `templates` names spec fields that hold lists with pod templates, such as `tasks`.
+    `templates` names the spec fields whose list items have a pod template, such as `tasks`.
     """
     before = set(_annotations_and_labels(review.request.old, templates))
     for path, key, value in _annotations_and_labels(review.request.obj, templates):
@@ -81,7 +81,7 @@ def check_annotations(review: Review, *templates: str) -> None:
 
 def check_reserved(review: Review) -> None:
     """Deny pod annotations that only schedulers and device plugins may write."""
-    # Kubelets, and device plugins in kube-system, write these annotations by updates.
+    # Kubelets and the device plugins in kube-system update these annotations of existing pods.
     is_of_nodes = _NODES in review.request.groups or is_of_cluster(review.request.user)
     if review.request.action is not Action.UPDATE or not is_of_nodes:
         keys = _find_changed(review.request, _is_reserved)
@@ -91,7 +91,7 @@ def check_reserved(review: Review) -> None:
 def check_templates(review: Review) -> None:
     """Deny forbidden PriorityClasses and annotations in the pod templates of a new job.
 
-    The pods that controllers create from a job's templates are not reviewed.
+    The templates must be checked, because the pods that controllers create from them are not.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
@@ -108,8 +108,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny PodGroup annotations that only schedulers may write; users may only remove them.
 
-    These annotations record when a plugin last moved pods, which affects the whole cluster, and
-    where moved pods have reserved capacity.
+    These annotations record evicted pods, the capacity reserved for moved pods, and when a plugin
+    last evicted misplaced pods in the cluster.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -118,7 +118,7 @@ def check_marks(review: Review) -> None:
 
 
 def can_write_status(review: Review) -> bool:
-    """Return whether the user may write PodGroup status: a controller, scheduler or admin."""
+    """Return whether the user may write PodGroup status: controllers, schedulers and admins may."""
     if review.request.user in review.settings.trusted or _is_scheduler(review):
         return True
     return _is_administrator(Subject(review.request.user, review.request.groups), review)
@@ -175,10 +175,10 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 
 
 def check_owner(review: Review, *kinds: Kind) -> None:
-    """Deny an owner that is reserved for controllers, unless the object already had it.
+    """Deny a new owner reference to one of `kinds`, which only controllers may set.
 
-    Controllers count all objects with this owner, so a forged object could end another user's
-    workload.
+    Controllers treat every object with such an owner as part of the owner's workload, so a forged
+    reference could make a controller end another user's workload.
     """
     if review.request.user in review.settings.trusted:
         return
@@ -203,7 +203,7 @@ def _list_owners(obj: Raw | None) -> list[Raw]:
 
 
 def _identity_of(owner: Raw) -> tuple[str, str, str]:
-    """Return an owner's group, kind and UID; a user may have combined a UID with another kind."""
+    """Return an owner's (group, kind, UID); in a forged reference, they may not belong together."""
     group = str(owner.get("apiVersion")).rpartition("/")[0]
     return group, str(owner.get("kind")), str(owner.get("uid"))
 
@@ -216,11 +216,12 @@ def is_system_class(name: object) -> bool:
 def warn_of_lift(name: object, review: Review) -> None:
     """Warn that a PodGroup's PriorityClass takes effect only if its pods have the same class.
 
-    The scheduler compares the priorities, because most pods are created after their PodGroup.
+    Most pods are created after their PodGroup, so the scheduler, not admission, compares their
+    priorities.
     """
     if isinstance(name, str) and name and name not in (review.settings.tenant_classes or ()):
         review.warn(
-            f"spec.priorityClassName: {name} only counts if the pods have that priority too: "
+            f"spec.priorityClassName: {name} takes effect only if the pods have that priority too: "
             f"name it in their templates, or request --tenant-priority-class={name}"
         )
 
@@ -240,7 +241,7 @@ def _is_scheduler(review: Review) -> bool:
 def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield path, key and value of each annotation and label, including those of pod templates."""
+    """Yield (path, key, value) of each annotation and label, also of those in pod templates."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for path, template in _pod_templates(obj, templates):
         yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")
@@ -249,7 +250,7 @@ def _annotations_and_labels(
 def _pod_templates(
     obj: Raw | None, fields: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the path and value of each pod template in spec fields that hold lists."""
+    """Yield the path and value of each pod template in the list-valued spec fields `fields`."""
     for name in fields:
         listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):

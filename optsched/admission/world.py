@@ -46,33 +46,33 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Admission settings that the administrator chooses.
+    """The administrator's settings for admission.
 
     Attributes
     ----------
     scheduler_names
         The schedulers whose pods are reviewed; the first is the default for jobs.
     trusted
-        Users that act for other users, such as optsched's controllers; their own access to queues
-        is not checked.
+        Users that act for other users, such as optsched's controllers. Whether they may use a queue
+        themselves is not checked.
     zones
         The known time zone names, or None to accept every name.
     checks_allocated
         True if a queue with allocated pods may not be deleted (Volcano's
         --enable-queue-allocated-pods-check).
     resource_groups
-        Resource groups; the first one that matches a pod decides where it runs.
+        Resource groups; a pod gets the fields of the first group that it matches.
     gates_pods
-        True if annotated pods get a scheduling gate until their queue has capacity (Volcano's
-        feature SchedulingGatesQueueAdmission).
+        True if pods with the gate annotation get a scheduling gate, which is removed when their
+        queue has capacity (Volcano's feature SchedulingGatesQueueAdmission).
     checks_use
-        True if a user must have the right `use` on a queue, unless the queue's lists name the user.
+        True if a user needs the RBAC verb `use` on a queue whose access lists do not name the user.
     tenant_annotations
         Guarded annotations that tenants may write; tenants are users who may not update queues.
     tenant_classes
-        PriorityClasses that tenants may name, or None for all but the system classes.
+        PriorityClasses that tenants may name; None allows all except the system classes.
     device_schedulers
-        Other schedulers whose pods hold devices according to their annotations.
+        Names of other schedulers that record a pod's devices in annotations of the pod.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

@@ -57,7 +57,7 @@ REFUSED = [
     ),
     pytest.param(
         job(task("a"), task("a")),
-        ["duplicated task name a: spec.tasks[1].name; give each task a name of its own"],
+        ["duplicated task name a: spec.tasks[1].name; give each task a unique name"],
         id="task names twice",
     ),
     pytest.param(
@@ -188,7 +188,7 @@ REFUSED = [
     pytest.param(
         job(task("a", dependsOn={"name": ["b"]}), task("b", dependsOn={"name": ["a"]})),
         [
-            "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG): spec.tasks: a waits for b waits for a; take out one dependsOn"
+            "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG): spec.tasks: a waits for b waits for a; remove one dependsOn"
         ],
         id="tasks wait in a circle",
     ),
@@ -200,7 +200,7 @@ REFUSED = [
     pytest.param(
         job(plugins={"envs": [], "svc": []}),
         [
-            "unable to find job plugin: envs: spec.plugins; known are env, hcclrank, mpi, pytorch, "
+            "unable to find job plugin: envs: spec.plugins; known plugins: env, hcclrank, mpi, pytorch, "
             "ray, ssh, svc, tensorflow"
         ],
         id="unknown plugin",
@@ -214,7 +214,7 @@ REFUSED = [
     ),
     pytest.param(
         job(volumes=[{"mountPath": "", "volumeClaimName": "a"}]),
-        ["mountPath is required: spec.volumes[0].mountPath; write the path of the mount"],
+        ["mountPath is required: spec.volumes[0].mountPath; write the path to mount at"],
         id="volume without mountPath",
     ),
     pytest.param(
@@ -549,8 +549,8 @@ def test_devices_in_requests_alone_are_copied_to_limits_with_a_warning():
     (found,) = patched(obj, response)["spec"]["tasks"][0]["template"]["spec"]["containers"]
     assert found["resources"]["limits"] == {"cpu": "2", GPU: 2}
     assert response.warnings == (
-        "spec.tasks[0].template.spec.containers[0].resources.limits: nvidia.com/gpu was only in "
-        "requests; Kubernetes requires devices in limits, so it was copied",
+        "spec.tasks[0].template.spec.containers[0].resources.limits: nvidia.com/gpu was "
+        "copied from requests, because Kubernetes requires devices in limits",
     )
     assert denied(obj) == []
 
@@ -629,30 +629,33 @@ def test_a_job_may_be_scaled():
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (lambda s: s.update(queue="q"), f'{FIXED}: spec.queue was "default", "q" is new'),
-        (lambda s: s.update(maxRetry=7), f"{FIXED}: spec.maxRetry was 3, 7 is new"),
+        (lambda s: s.update(queue="q"), f'{FIXED}: spec.queue was "default", the update has "q"'),
+        (lambda s: s.update(maxRetry=7), f"{FIXED}: spec.maxRetry was 3, the update has 7"),
         (
             lambda s: s.update(ttlSecondsAfterFinished=0),
-            f"{FIXED}: spec.ttlSecondsAfterFinished was null, 0 is new",
+            f"{FIXED}: spec.ttlSecondsAfterFinished was null, the update has 0",
         ),
         (
             lambda s: s["tasks"][1].update(name="c"),
-            f'{FIXED}: spec.tasks[1].name was "b", "c" is new',
+            f'{FIXED}: spec.tasks[1].name was "b", the update has "c"',
         ),
         (
             lambda s: s["tasks"][0]["template"]["spec"]["containers"][0].update(image="other"),
-            f'{FIXED}: spec.tasks[0].template.spec.containers[0].image was "i", "other" is new',
+            f'{FIXED}: spec.tasks[0].template.spec.containers[0].image was "i", the update has "other"',
         ),
         (
             lambda s: s.update(schedulerName="other"),
-            f'{FIXED}: spec.schedulerName was "volcano", "other" is new',
+            f'{FIXED}: spec.schedulerName was "volcano", the update has "other"',
         ),
         (
             lambda s: s.update(policies=[policy(event="PodFailed")]),
-            f"{FIXED}: spec.policies was null, "
-            '[{"action": "RestartJob", "event": "PodFailed"}] is new',
+            f"{FIXED}: spec.policies was null, the update has "
+            '[{"action": "RestartJob", "event": "PodFailed"}]',
         ),
-        (lambda s: s.update(plugins={"ssh": []}), f"{FIXED}: spec.plugins.ssh was null, [] is new"),
+        (
+            lambda s: s.update(plugins={"ssh": []}),
+            f"{FIXED}: spec.plugins.ssh was null, the update has []",
+        ),
         (
             lambda s: s["tasks"][0].update(minAvailable=3),
             "'minAvailable' is greater than 'replicas' in task: a, job: j: "
@@ -808,4 +811,4 @@ def test_a_zero_that_go_can_tell_from_nothing_is_a_change():
     old, new = stored(), stored()
     new["spec"]["tasks"][0]["template"]["spec"]["enableServiceLinks"] = False
     (problem,) = ask("/jobs/validate", new, old=old).problems
-    assert problem.endswith("enableServiceLinks was null, false is new")
+    assert problem.endswith("enableServiceLinks was null, the update has false")

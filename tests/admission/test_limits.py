@@ -230,18 +230,18 @@ MANY: dict[str, tuple[str, Raw, str]] = {
     "values": (
         "/podgroups/validate",
         {"metadata": {"name": "g"}, "spec": [0] * MAX_VALUES},
-        f"object has too many values: write at most {MAX_VALUES}",
+        f"object has too many values: at most {MAX_VALUES} are allowed",
     ),
     "depth": (
         "/queues/validate",
         {"spec": nested(MAX_DEPTH)},
-        f"object is nested too deeply: write at most {MAX_DEPTH} levels",
+        f"object is nested too deeply: at most {MAX_DEPTH} levels are allowed",
     ),
     "names": (
         "/cronjobs/validate",
         {"metadata": {"labels": {"x" * (MAX_FIELD_NAME + 1): "v"}}},
         f"object: a field name has {MAX_FIELD_NAME + 1} characters: {'x' * 60}…: "
-        f"write at most {MAX_FIELD_NAME}",
+        f"at most {MAX_FIELD_NAME} are allowed",
     ),
 }
 

@@ -290,11 +290,11 @@ def flow(name: str, *targets: str, **parts: Any) -> Any:
     [
         (
             [flow("a", "b"), flow("b", "a")],
-            "jobflow flow is not dag: spec.flows: a waits for b waits for a; take out one target",
+            "jobflow flow is not dag: spec.flows: a waits for b waits for a; remove one target",
         ),
         (
             [flow("a", "a")],
-            "jobflow flow is not dag: spec.flows: a waits for a; take out one target",
+            "jobflow flow is not dag: spec.flows: a waits for a; remove one target",
         ),
         (
             [flow("a", "z")],
@@ -320,12 +320,12 @@ def test_a_flow_may_be_named_twice_and_its_last_entry_counts():
     response = ask("/jobflows/validate", manifest("f", flows=flows), around)
     assert response.problems == ()
     assert response.warnings == (
-        "duplicated flow name a: spec.flows[0].name; it makes one job, which starts once the "
-        "targets of one of its entries are completed",
+        "duplicated flow name a: spec.flows[0].name; only one job is created, as soon as all "
+        "targets of one of these flows are completed",
     )
     twice = [flow("a"), flow("b", "a"), flow("a", "b")]
     assert denied("/jobflows/validate", manifest("f", flows=twice)) == [
-        "jobflow flow is not dag: spec.flows: a waits for b waits for a; take out one target"
+        "jobflow flow is not dag: spec.flows: a waits for b waits for a; remove one target"
     ]
 
 
@@ -355,7 +355,7 @@ def test_a_template_is_looked_at_like_a_job():
     response = ask("/jobtemplates/validate", obj)
     assert response.problems[0].startswith("'minAvailable' is greater than 'replicas' in task: w")
     assert response.warnings == (
-        "spec.queue: there is no queue later; no job can be created until it is",
+        "spec.queue: there is no queue later; jobs can be created once it exists",
     )
     locked = manifest("t", **job(queue="lab")["spec"])
     assert denied("/jobtemplates/validate", locked, LOCKED, user="eve") == [MAY_NOT]
@@ -439,7 +439,7 @@ def test_a_timetable_that_is_fine():
     )
     assert response.problems == ()
     assert response.warnings == (
-        "spec.jobTemplate.spec.queue: there is no queue q; no job can be created until it is",
+        "spec.jobTemplate.spec.queue: there is no queue q; jobs can be created once it exists",
     )
 
 

@@ -78,7 +78,7 @@ REFUSED = [
         (),
         [
             'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/x": x in the '
-            "1/x is invalid number: write one such as 2 or 0.5"
+            "1/x is invalid number: write a number such as 2 or 0.5"
         ],
         id="hierarchy weight no number",
     ),
@@ -87,7 +87,7 @@ REFUSED = [
         (),
         [
             'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/\u0662": \u0662 in '
-            "the 1/\u0662 is invalid number: write one such as 2 or 0.5"
+            "the 1/\u0662 is invalid number: write a number such as 2 or 0.5"
         ],
         id="hierarchy weight in digits of another script",
     ),
@@ -105,15 +105,15 @@ REFUSED = [
         (queue("dev", annotations=tree("root/sci/dev", "1/1/1")),),
         [
             'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/sci": root/sci is '
-            "not allowed to be in the sub path of root/sci/dev of queue dev: only queues at "
-            "the ends of paths accept jobs"
+            "not allowed to be in the sub path of root/sci/dev of queue dev: only leaf "
+            "queues accept jobs"
         ],
         id="hierarchy sub path",
     ),
     pytest.param(
         manifest(parent="q"),
         (),
-        ["queue q cannot use itself as parent: spec.parent; name another"],
+        ["queue q cannot use itself as parent: spec.parent; name another queue"],
         id="parent is itself",
     ),
     pytest.param(
@@ -130,14 +130,16 @@ REFUSED = [
         (queue("busy", pods=3),),
         [
             "queue busy cannot be the parent queue of queue q because it has allocated Pods: 3: "
-            "wait for them or name another"
+            "wait until they end, or name another parent"
         ],
         id="parent has pods",
     ),
     pytest.param(
         manifest(parent="e"),
         tuple(queue(b, parent=a) for a, b in zip("rabcd", "abcde", strict=True)),
-        ["queue q exceeds the maximum allowed depth of 5: spec.parent: it would be a/b/c/d/e/q"],
+        [
+            "queue q exceeds the maximum allowed depth of 5: spec.parent: its path would be a/b/c/d/e/q"
+        ],
         id="too deep",
     ),
     pytest.param(
@@ -145,7 +147,7 @@ REFUSED = [
         (queue("dept", **DEPT), queue("mid", parent="dept")),
         [
             "queue q capability[cpu]=40 exceeds its ancestor's capability=32: "
-            "spec.capability[cpu]; that is the capability of queue dept"
+            "spec.capability[cpu]; the ancestor is queue dept"
         ],
         id="capability above an ancestor",
     ),
@@ -154,8 +156,8 @@ REFUSED = [
         (queue("dept", **DEPT), queue("other", parent="dept", deserved={"cpu": "8"})),
         [
             "parent queue dept validation failed: sum of children's deserved (cpu 17) exceeds "
-            "parent's deserved limit (cpu 16): raise spec.deserved of dept or lower that of "
-            "other, q"
+            "parent's deserved limit (cpu 16): raise spec.deserved of dept or lower spec.deserved "
+            "of other, q"
         ],
         id="deserved of siblings",
     ),
@@ -165,7 +167,7 @@ REFUSED = [
         [
             "parent queue dept validation failed: sum of children's guarantee (memory 1Gi) "
             "exceeds parent's guarantee limit (memory 0): raise spec.guarantee of dept or lower "
-            "that of q"
+            "spec.guarantee of q"
         ],
         id="guarantee of siblings",
     ),
@@ -173,7 +175,7 @@ REFUSED = [
         manifest("dept", capability={"cpu": "4"}),
         (queue("mid", parent="dept"), queue("leaf", parent="mid", capability={"cpu": "8"})),
         [
-            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: spec.capability[cpu]; write no less"
+            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: spec.capability[cpu]; write at least that"
         ],
         id="capability below a child",
     ),
@@ -182,7 +184,8 @@ REFUSED = [
         (queue("leaf", parent="dept", deserved={"cpu": "8"}),),
         [
             "parent queue dept validation failed: sum of children's deserved (cpu 8) exceeds "
-            "parent's deserved limit (cpu 4): raise spec.deserved of dept or lower that of leaf"
+            "parent's deserved limit (cpu 4): raise spec.deserved of dept or lower "
+            "spec.deserved of leaf"
         ],
         id="deserved below children",
     ),
@@ -255,7 +258,7 @@ def test_a_guarantee_counts_as_deserved_with_a_warning():
     response = ask("/queues/validate", obj)
     assert response.problems == ()
     assert response.warnings == (
-        "spec.deserved[cpu]: is not set; guarantee[cpu]=16 counts as deserved",
+        "spec.deserved[cpu]: is not set; guarantee[cpu]=16 is used instead",
     )
 
 
@@ -300,7 +303,7 @@ def test_a_queue_whose_pods_hold_something_stays_if_an_administrator_says_so():
     assert denied(None, busy, old=manifest()) == []
     settings = Settings(checks_allocated=True)
     assert denied(None, busy, old=manifest(), settings=settings) == [
-        "queue q cannot be deleted because it has allocated Pods: 2: close it and wait for them"
+        "queue q cannot be deleted because it has allocated Pods: 2: close the queue and wait until its pods end"
     ]
 
 
@@ -316,7 +319,7 @@ def test_the_root_keeps_what_it_has(name: str, amounts: Any):
     old, new = manifest("root"), manifest("root", **{name: amounts})
     sentence = (
         "root queue's resource attributes (capability, deserved, guarantee) cannot be modified: "
-        f"spec.{name}; the root is the whole cluster"
+        f"spec.{name}; the root queue has the resources of the whole cluster"
     )
     assert denied(new, old=old) == [sentence]
     assert denied(new, old=old, settings=Settings(protects_root=False)) == []
@@ -354,7 +357,7 @@ def test_a_branch_that_would_be_too_deep_is_not_moved():
     parts = [queue(b, parent=a) for a, b in zip("rabc", "abcd", strict=True)]
     below = [queue("q"), queue("z", parent="q")]
     assert denied(manifest(parent="d"), *parts, *below, old=manifest()) == [
-        "queue q exceeds the maximum allowed depth of 5: spec.parent: it would be a/b/c/d/q"
+        "queue q exceeds the maximum allowed depth of 5: spec.parent: its path would be a/b/c/d/q"
     ]
 
 

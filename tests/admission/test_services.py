@@ -114,12 +114,12 @@ def test_what_a_path_is_not_there_for_is_denied(service: Any):
     if Action.UPDATE in service.actions:
         changed = replace(right, action=Action.UPDATE)
         assert review(service, changed, world(), Settings()).problems == (
-            f"{service.path} needs the object that is to be changed",
+            f"{service.path} needs the old object",
         )
     if Action.DELETE in service.actions:
         nameless = replace(right, action=Action.DELETE)
         assert review(service, nameless, world(), Settings()).problems == (
-            f"{service.path} needs the name of the object that is to be deleted",
+            f"{service.path} needs the name of the object to delete",
         )
     for action in set(Action) - set(service.actions):
         assert not review(service, replace(right, action=action), world(), Settings()).allowed
@@ -241,8 +241,8 @@ def test_what_is_no_review_is_named(wrong: Any, problem: str, uid: str):
         (b"", "Expecting value: line 1 column 1 (char 0)"),
         (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         (b"{} {}", "Extra data: line 1 column 4 (char 3)"),
-        (b'{"a": NaN}', "NaN is no number in JSON"),
-        (b'{"a": -Infinity}', "-Infinity is no number in JSON"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
+        (b'{"a": -Infinity}', "-Infinity is not a JSON number"),
         (b'{"a": {"uid": 1, "uid": 2}}', '"uid" occurs twice in one object'),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
         ("\ufeff{}".encode(), "Expecting value: line 1 column 1 (char 0)"),

@@ -147,7 +147,7 @@ def test_a_pod_that_kubernetes_makes_counts_as_its_service_account():
 def test_a_pod_keeps_its_record():
     old = pod(ANN)
     assert by(EVE, "/pods/validate", pod(EVE), old=old).problems == (
-        "metadata.annotations[optsched.io/submitter]: Forbidden: only admission writes it",
+        "metadata.annotations[optsched.io/submitter]: Forbidden: only admission may write it",
     )
 
 
@@ -310,7 +310,8 @@ def test_a_pod_that_leaves_its_podgroup_is_reviewed_for_the_queue_that_it_enters
     early = pod(**{GROUP_KEY: "g", QUEUE_KEY: "later"})
     (found,) = by(EVE, path, pod(**{QUEUE_KEY: "later"}), old=early).problems
     assert (
-        "there is no queue later: a pod leaves its PodGroup only for a queue that exists" in found
+        "there is no queue later: a pod may leave its PodGroup only if its new queue exists"
+        in found
     )
     upstream, left = pod(**{GROUP_KEY: "g"}), pod()
     for each in (upstream, left):
@@ -325,7 +326,7 @@ def test_a_pod_that_leaves_its_podgroup_is_reviewed_for_the_queue_that_it_enters
 def test_a_record_is_not_changed_while_every_queue_is_open():
     """A queue may get access lists later, and then the record decides."""
     (found,) = by(EVE, "/pods/validate", pod(ANN), OPEN, old=pod(EVE)).problems
-    assert "only admission writes it" in found
+    assert "only admission may write it" in found
 
 
 def test_a_podgroup_of_kubernetes_does_not_grow_once_its_user_has_left_the_list():
@@ -635,7 +636,7 @@ def test_a_user_learns_that_a_priority_class_counts_as_far_as_the_pods_have_it()
     asked = group(queue="other", priorityClassName="high")
     lifting = Settings(trusted=frozenset({CONTROLLER}), tenant_classes=frozenset({"high"}))
     (warning,) = by(EVE, "/podgroups/validate", asked, OPEN, answers=ADMINISTRATOR).warnings
-    assert "high only counts if the pods have that priority too" in warning
+    assert "high takes effect only if the pods have that priority too" in warning
     assert not by(EVE, "/podgroups/validate", asked, OPEN, settings=lifting).warnings
     assert not by_controller("/podgroups/validate", asked, OPEN).warnings
     worker, around = vcjob(), world(queue("lab"), priority_classes=frozenset({"high", "low"}))
@@ -643,4 +644,4 @@ def test_a_user_learns_that_a_priority_class_counts_as_far_as_the_pods_have_it()
     assert not by(EVE, "/jobs/validate", worker, around).warnings
     worker["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = "low"
     (warning,) = by(EVE, "/jobs/validate", worker, around).warnings
-    assert "high only counts if the pods have that priority too" in warning
+    assert "high takes effect only if the pods have that priority too" in warning

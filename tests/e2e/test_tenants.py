@@ -74,7 +74,7 @@ def test_the_record_can_not_be_forged(stage: Stage) -> None:
     stage.eve.post(stage.path(kinds.POD), pod("forged", **forged))
     assert record(stage.find(kinds.POD, "forged")) == ["eve"]
     said = denial(stage.eve.patch, stage.path(kinds.POD, "forged"), change)
-    assert "only admission writes it" in said
+    assert "only admission may write it" in said
 
 
 def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:

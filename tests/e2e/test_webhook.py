@@ -252,7 +252,7 @@ def test_accounts_of_crater_come_change_and_go(webhook: Webhook, api: Api, space
     held["spec"]["capability"] = {"cpu": "64"}
     said = denial(lambda: api._call("PUT", f"{QUEUES}/{users[1]}", held))
     assert "exceeds its ancestor's capability=32: spec.capability[cpu]" in said
-    assert f"that is the capability of queue {account}" in said
+    assert f"the ancestor is queue {account}" in said
     held["spec"] |= {"capability": amounts, "guarantee": {"resource": {"cpu": "9"}}}
     said = denial(lambda: api._call("PUT", f"{QUEUES}/{users[1]}", held))
     assert "sum of children's guarantee (cpu 9) exceeds parent's guarantee limit (cpu 8)" in said

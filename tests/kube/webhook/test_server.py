@@ -177,7 +177,7 @@ async def test_a_child_that_is_gone_keeps_no_queue() -> None:
         ({"kind": "AdmissionReview"}, 400, "not an AdmissionReview: None/AdmissionReview is not"),
         (b"[" + b"{}," * 300_000 + b"1]", 413, "the review has 600001 values: send at most 400000"),
         (b"x" * (MAX_BODY + 1), 413, "Maximum request body size"),
-        (b'{"a": NaN}', 400, "not an AdmissionReview: NaN is no number in JSON"),
+        (b'{"a": NaN}', 400, "not an AdmissionReview: NaN is not a JSON number"),
         (b'{"kind":1,"kind":2}', 400, 'not an AdmissionReview: "kind" occurs twice'),
     ],
 )
