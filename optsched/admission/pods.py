@@ -187,14 +187,14 @@ def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a record of the PodGroup that a new pod joins and the PodGroup's queue.
+    """Return a record of the PodGroup that a new pod joins, and of the queue of that PodGroup.
 
-    For a bare pod whose submitters may use its queue, the record names only the queue. Otherwise,
-    the record is empty.
+    The record is empty if the PodGroup does not exist. For a bare pod, the record names only the
+    queue, and it is empty if a submitter may not use the queue.
 
     RBAC roles may allow the submitter to use the queue, but the scheduler does not read RBAC roles.
-    If another user creates the PodGroup at the same time, only this record tells the scheduler that
-    admission checked the roles.
+    If another user creates the PodGroup at the same time, only this record shows that admission
+    checked the roles.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))

@@ -82,8 +82,9 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """Asks whether a subject has a permission (SubjectAccessReview); the answer is a boolean.
+    """The question whether a subject has a permission (SubjectAccessReview).
 
+    The answer is a boolean.
     `namespace` is the namespace in which the subject needs the permission; if it is empty, the
     subject needs the permission in the whole cluster. `subresource` is, for example, `binding`; if
     it is empty, the permission is for the object itself.
@@ -99,24 +100,24 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """Asks for an object's current state; the answer is the object, or None if it is missing."""
+    """A query for an object's current state; the answer is the object, or None if it is missing."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """Asks for the pods in a namespace; the answer is a tuple of pods."""
+    """A query for the pods in a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateQuestion:
-    """Asks whether the API server accepts a pod template; the answer is a `TemplateVerdict`.
+    """The question whether the API server accepts a pod template.
 
-    `digest` is the hash of the template's JSON with sorted keys. Two questions are equal if their
-    digests are equal.
+    The answer is a `TemplateVerdict`. `digest` is the hash of the template's JSON with sorted keys;
+    two questions are equal if their digests are equal.
     """
 
     digest: str
