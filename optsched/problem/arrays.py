@@ -44,7 +44,7 @@ def frozen(*values: object) -> None:
 
 
 def table(rows: Sequence[Sequence[int]], width: int) -> I64:
-    """Return rows of amounts as an array (len(rows), width); amounts are capped at LARGEST."""
+    """Return lists of amounts as an array (len(rows), width), capped at LARGEST."""
     try:
         found = np.array(rows, np.int64).reshape(len(rows), width)
     except OverflowError:
@@ -53,7 +53,7 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 
 
 def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
-    """Return rows of (name, amount) pairs as an array (rows, columns), capped at LARGEST.
+    """Return lists of (name, amount) pairs as an array (rows, columns), capped at LARGEST.
 
     `columns` maps a name to a column index; names outside `columns` are ignored. Missing amounts
     are 0. The run time depends on the number of pairs, not on the number of columns.
@@ -97,17 +97,17 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
         values, inverse = np.unique(column, return_inverse=True)
         if len(values) < 2:
             continue
-        # Renumbering after every column keeps the combined code below n · len(values), so it cannot
-        # overflow.
+        # Renumber the groups after every column, so that codes stay below n · len(values) and
+        # cannot overflow.
         code = group_of * len(values) + inverse
         _, first, group_of = np.unique(code, return_index=True, return_inverse=True)
     return group_of.astype(np.int64), first.astype(np.int64)
 
 
 def first_positions(values: I64, number: int) -> I64:
-    """Return the position (number,) of the first element with each value in 0..number-1.
+    """Return, for each value in 0..number-1, the index of its first occurrence in `values`.
 
-    It is the length of `values` for a value that does not occur.
+    The result has shape (number,). A value that does not occur gets the index len(values).
     """
     found = np.full(number, len(values))
     found[values[::-1]] = np.arange(len(values) - 1, -1, -1)
@@ -115,7 +115,7 @@ def first_positions(values: I64, number: int) -> I64:
 
 
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
-    """Return the elements of `values` (m,), integers in [0, number), that are not in `marked`."""
+    """Return the elements of `values` (m,) that are not in `marked`; all are in [0, number)."""
     if not marked:
         return values
     is_kept = np.ones(number, np.bool_)
@@ -124,7 +124,7 @@ def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
 
 
 def ranges(starts: I64, lengths: I64) -> I64:
-    """Return the concatenated integer ranges [start, start + length), without a Python loop."""
+    """Return the integers of all ranges [start, start + length), concatenated, without a loop."""
     if not lengths.sum():
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

@@ -93,7 +93,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return the cached columns for new Node objects with equal names, labels and taints."""
+        """Return the cached columns for `nodes`; names, labels and taints must be unchanged."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

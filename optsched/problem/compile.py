@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""Task shape, selecting terms, queue, topology label and reservations of a task class."""
+"""The key of a task class: task shape, selecting terms, queue, topology label, reservations."""
 
 
 FEW_RESOURCES: Final = 32
@@ -52,9 +52,9 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     snapshot
         The cluster snapshot to compile.
     previous
-        The problem of an earlier snapshot that shares objects with this one. With it, the run time
-        depends on the number of changed objects. The result has the resource columns of `previous`,
-        and is otherwise the same.
+        The problem of an earlier snapshot that shares objects with this one. If `previous` is
+        given, the run time depends on the number of changed objects. The result keeps the resource
+        columns of `previous`, but does not depend on `previous` otherwise.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -125,10 +125,10 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 def _plain_rows(
     snapshot: Snapshot, previous: Problem | None
 ) -> tuple[tuple[GangRow, ...], I64 | None]:
-    """Return the gang rows without relations to other pods.
+    """Return gang rows in which the terms of other pods do not separate equal tasks.
 
-    The second returned value is the index (G,) of each row in the rows of the previous problem, -1
-    for a new row, or None if the indices are unknown.
+    The second value is the index (G,) of each row among the rows of the previous problem, or -1 for
+    a new row. It is None if the indices are unknown.
     """
     rows = () if previous is None else previous.plain_rows
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
@@ -139,7 +139,7 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        # Rows with relations differ from the plain rows of the same gangs.
+        # The indices are valid only if the previous problem has no rows other than plain rows.
         is_plain = previous is not None and previous.rows is rows
         return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
@@ -163,7 +163,7 @@ def _pending_shapes(gang_columns: GangColumns) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows that separate equal tasks if terms of other pods select only some."""
+    """Return gang rows that separate equal tasks if a term of another pod selects only some."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -313,7 +313,7 @@ def _shape_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each task shape, including one pod."""
+    """Return the request (len(shapes), R) of one task of each task shape; `pods` is 1."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 

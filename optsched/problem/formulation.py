@@ -13,7 +13,7 @@ are:
 
 The totals can always be split among single gangs by distributing the placed tasks round-robin over
 the started gangs. Over any run of consecutive entries, the task counts of two gangs then differ by
-at most one. So if the gangs reach a minimum over a run on average, each of them reaches it.
+at most one. So if the gangs reach a minimum over a run on average, every gang reaches it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GangClasses:
 def gang_classes(
     problem: Problem, tiers: Tiers, apart: Bool | None = None, kinds: Sequence[I64] = ()
 ) -> GangClasses:
-    """Group the problem's open gangs into gang classes.
+    """Group the unblocked gangs with pending tasks into gang classes.
 
     Parameters
     ----------
@@ -162,8 +162,8 @@ class Formulation:
     placed_variable, placed_factor
         (F,) variable and factor of each entry, whose product is the entry's number of placed tasks.
     supply
-        (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supplied
-        tasks.
+        (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the terms of
+        the supplied tasks.
     choices
         The network domains that gangs may choose.
     gang_nodes
@@ -238,7 +238,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return the amount of a resource freed by victims in the queues of a mask (Q,)."""
+        """Return the amount of a resource that victims in the queues of a mask (Q,) free."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -250,10 +250,10 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return arrays (limit, row, amount): each amount in `request` (m, R) that a limit restricts.
+    """Return arrays (limit, row, amount) with the positive amounts of `request` under a limit.
 
-    `counted` (K, m) is the mask of the request rows that each limit covers. A limit is identified
-    by its index in the flattened mask `is_limited` (K, R). The result is sorted by limit.
+    `counted` (K, m) is the mask of the rows of `request` (m, R) that each limit covers. A limit is
+    numbered by its index in the flattened mask `is_limited` (K, R). The result is sorted by limit.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -294,7 +294,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The number of tasks of one entry in each domain, as factor · variable.
+    """The number of tasks of one entry in each domain, each given as factor · variable.
 
     Attributes
     ----------
@@ -322,9 +322,9 @@ class Choices:
     tasks are all in domain d. Two domains of one forest are nested or disjoint. By Hall's theorem
     (1935), all tasks fit on nodes of the tasks' domains if and only if for every domain e
 
-        Σ_{d ⊆ e} tasks bound to d  ≤  supply of the nodes of e
+        Σ_{d ⊆ e} tasks restricted to d ≤ supply of the nodes of e
 
-    Tasks that are bound to different forests are in different task classes.
+    Tasks that are restricted to different forests are in different task classes.
     """
 
     def __init__(self, form: Formulation) -> None:
@@ -359,7 +359,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Add a choice among domains (k,) for the gangs of a class, or for a subgroup of each."""
+        """Add a choice among domains (k,) for each gang of a class, or for a subgroup of each."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -455,7 +455,7 @@ class Choices:
                 yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
 
     def add_supply_rows(self, supplied: I64) -> None:
-        """Add Hall's rows; `supplied` (C, N) holds the supply variables, -1 for no variable."""
+        """Add the rows of Hall's theorem; `supplied` (C, N) holds the supply variables, or -1."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
                 inner = find_within_domain(forest, e, domain)
@@ -470,7 +470,7 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the positions in `others` (k,) of the domains that `domain` contains."""
+    """Return the indices in `others` (k,) of the domains that lie within `domain`."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
@@ -575,8 +575,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
-        Other gangs with a chosen domain may have tasks of the same class. Further rows limit their
-        tasks to the supply of the domain that gangs with variables w leave unused.
+        Gangs without variables w may also have a chosen domain and tasks of the same class. Further
+        rows limit the tasks of these gangs to the domain's supply minus its variables w.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -1,4 +1,4 @@
-"""Variants of a problem whose affinity, spread and port counts ignore some resident pods."""
+"""Variants of a problem that ignore some resident pods in affinity, spread and port counts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def without_terminating(problem: Problem) -> Problem:
-    """Return the problem whose relations ignore terminating residents; cached."""
+    """Return a variant of the problem whose relations ignore terminating pods; cached."""
     return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 
 @cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
-    """Return the problem whose relations ignore terminating pods and running gang tasks; cached."""
+    """Return a variant whose relations ignore terminating pods and running gang tasks; cached."""
     if not _depends_on_residents(problem):
         return problem
     runs = {task.key for task in running_tasks(problem).tasks}
@@ -34,7 +34,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem without terminating residents and without those with keys in `gone`."""
+    """Return a variant without terminating pods and without the pods with keys in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -64,7 +64,7 @@ def _depends_on_residents(problem: Problem) -> bool:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem whose relations count only the residents for which `minds` is true."""
+    """Return a variant whose relations count only the residents for which `minds` returns True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem

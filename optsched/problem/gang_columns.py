@@ -27,7 +27,7 @@ _FEW_VALUES = 64
 
 
 class GangColumns:
-    """Numbers, flags and shared objects of gangs, each computed when first read and then cached.
+    """Properties of gangs as arrays, each computed when first read and then cached.
 
     All arrays are read-only and have one element per gang row (G,). The argument of a method is a
     pure function of a gang row. It is also the cache key, so callers pass the same function object
@@ -46,7 +46,7 @@ class GangColumns:
         previous: GangColumns | None = None,
         index_before: I64 | None = None,
     ) -> None:
-        """Carry over the columns of `previous`; `index_before` is computed if it is None."""
+        """Carry over the columns of `previous`; if `index_before` is None, it is computed."""
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}
@@ -76,15 +76,15 @@ class GangColumns:
 
     @property
     def stakes(self) -> tuple[I64, list[Stake]]:
-        """Each gang's stake as an index (G,) into a list of distinct stakes, and that list."""
+        """Each gang's `Stake` as an index (G,) into a list of distinct stakes, and that list."""
         return self.codes(_STAKE)
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
-        """Return `number_of` of each gang row, as an array (G,)."""
+        """Return `number_of(row)` for each gang row, as an array (G,)."""
         return _read(self._numbers, number_of, map(number_of, self._rows), np.int64)
 
     def flags(self, is_so: Callable[[GangRow], bool]) -> Bool:
-        """Return `is_so` of each gang row, as a mask (G,)."""
+        """Return `is_so(row)` for each gang row, as a mask (G,)."""
         return _read(self._flags, is_so, map(is_so, self._rows), np.bool_)
 
     def codes(
@@ -130,7 +130,7 @@ def _number_objects(objects: Sequence[object], known: list[object]) -> list[int]
 
 
 def _in_order(codes: I64, objects: Sequence[object]) -> tuple[I64, list[object]]:
-    """Renumber codes and objects in the order in which the objects are first used."""
+    """Renumber the objects and their codes in the order of first use."""
     groups, first = group_values(codes)
     frozen(groups)
     return groups, [objects[i] for i in codes[first].tolist()]

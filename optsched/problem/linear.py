@@ -168,7 +168,7 @@ class LinearModel:
     ) -> None:
         """Add one row.
 
-        For many rows with few variables, this is faster than `add_rows`.
+        For many rows with few variables, `add_row` is faster than `add_rows`.
         """
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
@@ -208,7 +208,7 @@ class LinearModel:
 
         `comes` and `goes` are (variable, amount per task) pairs: the variables count tasks that use
         or free capacity. If `free` is negative and `goes` does not make up for the deficit, all
-        variables in `comes` must be 0. `most` is an upper bound of each of them.
+        variables in `comes` must be 0. `most` is an upper bound of each variable in `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:

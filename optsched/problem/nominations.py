@@ -50,8 +50,8 @@ def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
     This is the sum of the requests of nominated tasks of undecided or placed gangs, minus the usage
-    that decided gangs already added, and at least 0. Nominations to nodes that do not exist or are
-    not ready are ignored.
+    that decided gangs already added. It is never negative. Nominations to nodes that do not exist
+    or are not ready are ignored.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)

@@ -123,8 +123,8 @@ class Problem:
     Attributes
     ----------
     snapshot
-        The snapshot that was compiled. Axis N is in the order of its nodes, axis G in the order of
-        its gangs.
+        The snapshot that was compiled. Axis N has the order of the snapshot's nodes, and axis G
+        that of its gangs.
     resources
         (R,) resource names.
     allocatable, used, releasing
@@ -154,8 +154,8 @@ class Problem:
     blocked
         Why a gang cannot be scheduled, keyed by the index of the blocked gang.
     rows, plain_rows
-        (G,) the gang rows that were compiled. `rows` separates tasks that terms of other pods
-        select differently; `plain_rows` does not.
+        (G,) the gang rows that were compiled. If a term of another pod selects only some of several
+        equal tasks, `rows` separates these tasks; `plain_rows` does not.
     gang_columns
         Properties of `rows` as arrays.
 

@@ -112,7 +112,7 @@ class QueueArrays(QueueTree):
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the names of queues that limit their tasks to some nodes, or whose ancestors do."""
+    """Return the queues that restrict tasks to certain nodes, directly or by an ancestor."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -130,7 +130,7 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Allocated, claimed and requested amounts of each queue, as in `QueueArrays`.
+    """The allocated, claimed and requested amounts of each queue, defined as in `QueueArrays`.
 
     Closed queues are treated like open queues.
     """
@@ -185,7 +185,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
 
 
 def with_demand(arrays: QueueArrays, demand: Demand) -> QueueArrays:
-    """Return the arrays of the same queues with the amounts of `demand`, and `gained` all 0."""
+    """Return arrays of the same queues with the amounts of `demand`; `gained` is 0."""
     shut = np.zeros(len(arrays.names), np.bool_)
     shut[list(arrays.closed)] = True
     return replace(
@@ -205,7 +205,7 @@ def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
 
 
 def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
-    """Return each queue's parent index (Q,), -1 for queues on a cycle, and the queues on cycles."""
+    """Return each queue's parent index (Q,), and the queues on cycles, which have parent -1."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
     cyclic = set[int]()
@@ -233,7 +233,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return why each queue that is closed, or has a closed ancestor, is closed, by queue index."""
+    """Return why queues are closed, directly or by an ancestor, keyed by queue index."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason
@@ -253,7 +253,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why a queue is unusable, by queue name; omits queues that are merely not open."""
+    """Return why queues are unusable, keyed by name; omits queues that are only not open."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

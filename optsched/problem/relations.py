@@ -53,13 +53,12 @@ class Term:
     Attributes
     ----------
     sources
-        The term, followed by the pod's other affinity terms. A pod is selected only if it matches
-        all of them (upstream `podMatchesAllAffinityTerms`).
+        The term, followed by the pod's other affinity terms. The term selects a pod only if the pod
+        matches all `sources` (upstream `podMatchesAllAffinityTerms`).
     namespaces
         The namespaces of each term in `sources`, or None for all namespaces.
     is_of_residents
-        Whether only residents carry the term, so that it does not matter which residents the term
-        selects.
+        Whether only residents carry the term; the residents that it selects are then irrelevant.
 
     """
 
@@ -90,7 +89,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """Counts of tasks that this session has decided, which are included in `Relations`."""
+    """Counts of the tasks placed or nominated in this session; `Relations` includes them."""
 
     selected: I64
     carried: I64
@@ -197,8 +196,8 @@ def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
 class TermMatcher:
     """Finds the terms that select a pod, cached by namespace and relevant labels.
 
-    A term that requires one of some values of a label is compared only with pods that have such a
-    value. All terms are compared only with pods of their namespaces.
+    If a term requires certain values of a label, it is compared only with pods that have one of
+    these values. Every term is compared only with pods of its namespaces.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
@@ -409,7 +408,7 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Count tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
+    """Count tasks of one class on the nodes `at`; `stands` is False if they are only nominated."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:

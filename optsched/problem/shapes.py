@@ -132,10 +132,10 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """A gang's allocated, claimed and requested amounts (see `GangRow`), and its minimum.
+    """A gang's allocated, claimed and requested amounts (see `GangRow`), and its minimum amounts.
 
-    `minimum` must be free in the cluster before the gang starts.
-    `requests` contains the distinct requests of all pending tasks of the gang.
+    The amounts `minimum` must be free in the cluster before the gang starts. `requests` contains
+    the distinct requests of all pending tasks of the gang.
     """
 
     allocated: Amounts
@@ -250,7 +250,8 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # Collect the distinct requests per group of equal tasks: hashing each task's request is slow.
+    # Collect the distinct requests by groups of equal tasks, because hashing every task's request
+    # is slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
@@ -283,7 +284,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return a copy of a gang's row that must respect the reservations `bound`."""
+    """Return a copy of a gang's row in which the gang must respect the reservations `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -302,7 +303,7 @@ def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Return how many more tasks must start together, in total and by role."""
+    """Return how many more tasks must start together, in total and for each role."""
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))
@@ -351,7 +352,7 @@ def _explain_shortage(
 def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
-    """Return the entries of the pending tasks, `GangShape.sequence`, and the tasks by entry."""
+    """Return the pending tasks' entries, `GangShape.sequence`, and the tasks in entry order."""
     if not relations and not part_of:
         first = waiting[0]
         if all(t.shape is first.shape and t.role == first.role for t in waiting):

@@ -122,7 +122,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
 
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return the sorted names of the nodes to which running or bound tasks are bound."""
+    """Return the sorted names of the nodes on which tasks are running or bound."""
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
@@ -138,7 +138,7 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number of missing subgroups) pairs, and why too few subgroups can start."""
+    """Return (rule, number of missing subgroups) pairs, and why subgroups are missing, or None."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

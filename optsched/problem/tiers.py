@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
-"""Urgency of gangs of equal priority, most urgent first."""
+"""Urgency levels of gangs with equal priority, most urgent first."""
 
 _TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
@@ -53,16 +53,15 @@ def priority_tiers(
 ) -> Tiers:
     """Return tiers ordered by priority, and by urgency among gangs of equal priority.
 
-    Broken gangs are most urgent: they have bound tasks, but fewer than their minimum, so the bound
-    tasks do no work. Next come the `heads`, which are gangs whose reservation has begun, in the
-    order of the reservations. The first head has a tier of its own, so that no combination of other
-    gangs outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then all
-    others.
+    Broken gangs are most urgent: they have fewer bound tasks than their minimum, so the bound tasks
+    cannot work. Next come the `heads`, the gangs whose reservation has begun, in the order of their
+    reservations. The first head has a tier of its own, so that no combination of other gangs
+    outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then all others.
 
     `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
     gang's queue and takes precedence; None means that all queues have equal priority. In a queue
-    with strict order, waiting time counts from the creation of the gang, so that the tiers agree
-    with the order of the queue.
+    with strict order, waiting time starts when the gang is created, so that tiers follow the
+    queue's order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

@@ -1,4 +1,4 @@
-"""Compile the network into trees of domains, and find the domains each gang shape may use."""
+"""Compile the network into trees of domains, and find the domains that gang shapes may use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = 0
 _SHOWN = 3
 
 NOWHERE = -1
-"""The domain index that means "no domain", for example if no task runs."""
+"""The domain index that means "no domain", for example for a gang without running tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Forest:
         (D,) tier and parent of each domain. A parent has a higher tier than its children; the root
         has parent -1.
     end
-        (D,) end of each subtree: domain d contains the domains d to end[d]-1.
+        (D,) index after each subtree: domain d contains the domains d to end[d]-1.
     leaf_of
         (N,) the lowest domain that contains each node.
 
@@ -64,7 +64,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """The position (D,) of each domain when domains are sorted by name."""
+        """The rank (D,) of each domain in the order of domain names."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
@@ -146,19 +146,19 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The topology bounds of one gang shape, for the whole gang and for each subgroup."""
+    """The topology bounds (allowed domains) of one gang shape and of each of its subgroups."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """The bounds that exist for the whole gang and its subgroups."""
+        """The bounds of the whole gang and of the subgroups, without missing bounds."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
-        """Why one of the bounds allows no domain, or None if each allows some domain."""
+        """Why one of the bounds allows no domain, or None if every bound allows a domain."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
 
@@ -188,7 +188,7 @@ class TopologyArrays:
         frozen(self.cell_of)
 
     def forest(self, bound: Bound) -> Forest:
-        """Return the forest whose domains a bound refers to."""
+        """Return the forest of the domains in a bound."""
         return self.forests[bound.forest]
 
 
@@ -324,7 +324,7 @@ class _BoundReader:
         return Bound(number, allowed, request.is_hard, holder, request, problem)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return a mask (D,) of the domains that a request allows, or why there are none."""
+        """Return the mask (D,) of domains that a request allows, or why there are none."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:
@@ -340,12 +340,12 @@ class _BoundReader:
             if within.any():
                 return within
             others = ", ".join(sorted({name for name in known_names.values() if name})) or "none"
-            text = f"no HyperNode has tierName {tier_name}; known are: {others}"
+            text = f"no HyperNode has tierName {tier_name}; known names: {others}"
             return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
         highest = request.highest_tier
         allowed: Bool = forest.tier <= (forest.top - 1 if highest is None else highest)
         if allowed.any():
             return allowed
         known = ", ".join(map(str, sorted(set(forest.tier[1:].tolist()))))
-        text = f"no HyperNode has tier {highest} or below; known are: {known}"
+        text = f"no HyperNode has tier {highest} or below; known tiers: {known}"
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units (axis U): unblocked gangs and subgroups that have a topology bound.
+    """The unblocked gangs and subgroups that have a topology bound, called units (axis U).
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of a gang's or subgroup's running tasks, and its number of tasks."""
+    """Return the nodes (k,) of a gang's or subgroup's running tasks, and its total task count."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -101,7 +101,7 @@ def holders(problem: Problem, node_of: I64) -> I64:
 
 @cached_by_problem
 def units_of(problem: Problem) -> Units:
-    """Return the units of a problem; cached."""
+    """Return the gangs and subgroups of a problem that have a topology bound; cached."""
     gang: list[int] = []
     part: list[int] = []
     bounds: list[Bound] = []

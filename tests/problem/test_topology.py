@@ -117,12 +117,12 @@ def test_what_requests_allow(request_: TopologyRequest, domains: set[str]) -> No
         (
             TopologyRequest(highest_tier_name="pod"),
             TREE,
-            "no HyperNode has tierName pod; known are: rack, spine",
+            "no HyperNode has tierName pod; known names: rack, spine",
         ),
         (
             TopologyRequest(highest_tier=0),
             TREE,
-            "no HyperNode has tier 0 or below; known are: 1, 2",
+            "no HyperNode has tier 0 or below; known tiers: 1, 2",
         ),
         (
             TopologyRequest(highest_tier=1),

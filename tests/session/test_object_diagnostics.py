@@ -240,7 +240,7 @@ def test_a_tier_below_all_others_keeps_the_gang_waiting(solver: str) -> None:
     report = decide(replace(snapshot, topology=RACKS), solver)
     assert flaws(report) == [CIRCLE]
     assert {k: str(v) for k, v in report.plan.pending.items()} == {
-        "ns/asks": "TopologyNotFound: no HyperNode has tier 0 or below; known are: 1, 3"
+        "ns/asks": "TopologyNotFound: no HyperNode has tier 0 or below; known tiers: 1, 3"
     }
     assert len(report.plan.binds) == 2
 
