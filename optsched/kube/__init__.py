@@ -1,6 +1,6 @@
 """Access to a live cluster; no other package sends requests to an API server.
 
-`client` sends requests. `cache` lists and watches objects and builds snapshots.
-`scheduler`, `controllers` and `webhook` are the three processes. `serving` serves the health and
-metrics of these processes, and `runtime` holds the code that they share.
+`client` sends requests. `cache` lists and watches objects and builds snapshots. `scheduler`,
+`controllers` and `webhook` are the three processes. `serving` serves their health checks and
+metrics, and `runtime` holds the code that they share.
 """

@@ -86,7 +86,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record an object's version from a watch; return whether it is newer than the last one."""
+        """Record a version that a watch reported; return whether it is newer than the known one."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)
@@ -128,14 +128,14 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds of objects whose flaws (`Flaw`) are reported as events."""
+"""Kinds whose validation errors (`Flaw`) are reported as events."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
-"""Kinds whose object UIDs are cached, so that no event is written for a deleted object."""
+"""Kinds for which the cache keeps UIDs, so that no event is written about a deleted object."""
 
 
 class ClusterCache:
-    """The state of a cluster, from watch events and from changes that this process assumes.
+    """The state of a cluster, built from watch events and from changes that this process assumes.
 
     `version` grows with every change that may affect the next snapshot. `queues` and `shards` hold
     the queues and NodeShards that the server reported, keyed by name.
@@ -150,7 +150,7 @@ class ClusterCache:
         self.version = 0
         self._versions = {kind: ResourceVersions() for kind in READ_KINDS}
         self._listing: dict[Kind, set[str]] = {}
-        """The keys of the objects in the unfinished list of each kind."""
+        """For each kind that is being listed, the keys of the objects listed so far."""
         self._synced: set[Kind] = set()
         self._objects = ClusterObjects(options, takes_node)
         self.queues: Mapping[str, ApiQueue] = self._objects.queues.by_key
@@ -207,7 +207,7 @@ class ClusterCache:
     ) -> None:
         """Replace the cached state of an object; None means that the object was deleted.
 
-        `is_created` is true if a watch, not a list, reported an object that was not cached.
+        `is_created` is true if the object was not cached and a watch, not a list, reported it.
         """
         self.version += 1
         if obj is None:
@@ -223,7 +223,7 @@ class ClusterCache:
     # --- assumptions -----------------------------------------------------------------------------
 
     def can_assume(self, task: str, node: str) -> bool:
-        """Return whether a task is still pending and a node still exists."""
+        """Return whether the task is still pending and the node still exists."""
         pod = self._objects.pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and self._objects.find_node(node) is not None
@@ -236,7 +236,7 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Assume that a pending task is bound, until a watch event or `forget`; return its UID."""
+        """Assume a pending task bound until a watch event or `forget`; return its UID."""
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
@@ -245,10 +245,10 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def record_stored_devices(self, claim: str, version: str) -> None:
-        """Record the resource version of a claim in which the server stored its assumed devices.
+        """Record the resource version with which the server stored the devices assumed for a claim.
 
-        A list may contain the claim only after its devices were freed again. Any reported version
-        that is newer than this version ends the assumption.
+        A list may report the claim only after its devices were deallocated again. Any reported
+        version that is newer than the stored one therefore ends the assumption.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
@@ -270,7 +270,7 @@ class ClusterCache:
         self._objects.gangs.shuffles.own[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume that a pending task is nominated to a node, or to none if `node` is empty.
+        """Assume that a pending task is nominated to `node`, or to no node if it is empty.
 
         Returns whether the nomination changed.
         """
@@ -290,7 +290,7 @@ class ClusterCache:
         self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume the annotation about pods moved for a gang, until the server reports it."""
+        """Assume a gang's annotation about the pods moved for it, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
@@ -300,8 +300,8 @@ class ClusterCache:
         Without this assumption, the next session could enqueue another gang for the same capacity
         or quota.
         """
-        # Every session enqueues a gang without a PodGroup again, so repeating the assumption must
-        # not trigger another session.
+        # In every session, a gang without a PodGroup is enqueued again, so repeating the assumption
+        # must not trigger another session.
         self.version += self._objects.gangs.assume_enqueued(gang)
 
     def forget_enqueued(self) -> None:
@@ -312,7 +312,7 @@ class ClusterCache:
     def revoke_enqueued(self, gang: str) -> bool:
         """Drop the assumption that a gang without pods is enqueued; return whether it was dropped.
 
-        The server has rejected the PodGroup's phase, so the gang will get no pods.
+        The server rejected the PodGroup's new phase, so no pods will be created for the gang.
         """
         is_revoked = self._objects.gangs.revoke_enqueued(gang)
         self.version += is_revoked
@@ -334,7 +334,7 @@ class ClusterCache:
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
-        """Set the table of partitions that each GPU and NPU model supports."""
+        """Set the table of the GPU and NPU partitions that each device model supports."""
         self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
@@ -376,7 +376,7 @@ class ClusterCache:
         return node is not None and selector.matches(name, node.labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind (API version) of a ResourceClaim, or None if the claim is unknown."""
+        """Return the kind and API version of a ResourceClaim, or None if the claim is unknown."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
@@ -394,13 +394,13 @@ class ClusterCache:
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
-        """The flaws of pods and gangs, sorted by kind, key and code."""
+        """The validation errors of pods and gangs, sorted by kind, key and code."""
         refused = self._objects.gangs.flaws.values()
         found = (*self._objects.pods.flaws.values(), *chain.from_iterable(refused))
         return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))
 
     def uid(self, kind: Kind, key: str) -> str:
-        """Return the UID of an object that may get events about its flaws; empty if unknown."""
+        """Return the UID of an object about which events may be written; empty if unknown."""
         if kind == kinds.POD:
             pod = self._objects.pods.find_pod(key)
             return "" if pod is None else pod.reported.uid
@@ -417,14 +417,14 @@ class ClusterCache:
             return pod is not None and uid in ("", pod.reported.uid)
         if ref.kind not in _WITH_UID:
             return True
-        # Events name the newest version of the upstream Kubernetes PodGroup, but a cluster may
-        # serve another version.
+        # Events name the newest API version of the upstream Kubernetes PodGroup, but a cluster may
+        # serve another API version.
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Build a snapshot of the current state; it shares the values of unchanged objects."""
+        """Build a snapshot of the current state; it reuses the values of unchanged objects."""
         versions = self._versions.items()
         known = (each.namespaces for kind, each in versions if kind.namespaced)
         return self._objects.build(now_ms, set().union(*known))

@@ -57,12 +57,11 @@ class Follower:
     def refresh(self) -> None:
         """List every installed kind again, even if its first list is still in progress.
 
-        A watch may have failed silently, without an error.
+        A watch may have stopped delivering events without an error.
         """
         self.stale = set(READ_KINDS) - self._absent
         for kind in self.stale & self._followed.keys():
-            # Without cancellation, a list that started before `refresh` could be mistaken for the
-            # repeated list.
+            # Otherwise, a list that started before `refresh` would count as the new list.
             self._followed[kind].cancel()
         self._restarts.set()
 
@@ -104,15 +103,15 @@ class Follower:
             self._on_failure(kind)
             self._outage.record_watch_failure(kind, kind, error)
             return
-        # An absent kind counts as empty, and its list is retried. The API server checks permissions
-        # first, so Forbidden may also mean that the kind is not installed.
+        # A kind that is not installed counts as empty, and its list is retried. The API server
+        # checks permissions first, so Forbidden may also mean that the kind is not installed.
         self.stale.discard(kind)
         self._outage.record_success(kind)
         if kind in self._absent:
             return
         self._absent.add(kind)
         level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
-        log.log(level, "%s of %s: continuing without: %s", kind.plural, kind.api_version, error)
+        log.log(level, "%s of %s: continuing without it: %s", kind.plural, kind.api_version, error)
         version = self._cache.version
         self._cache.apply(kind, Listed(()))
         if self._cache.version != version:
@@ -163,7 +162,7 @@ class GeometryReader:
         except (NotFound, Forbidden) as e:
             table, problem = NO_TABLE, f"there is no device partition table: {e}"
         except KubeError as e:
-            table, problem = None, f"the device partition table was not read: {e}"
+            table, problem = None, f"the device partition table could not be read: {e}"
         else:
             table, errors = parse_device_table(obj)
             name = "/".join(where)

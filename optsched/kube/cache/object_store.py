@@ -1,8 +1,8 @@
 """A store of the objects that controllers read, filled by watches and by this process's writes.
 
-The response to a write is stored before the controller that sent it reconciles again. Older states
-that a watch delivers later are ignored. An object that this process deleted is ignored until a
-watch confirms the deletion.
+The response to a write is stored before the controller that sent the write reconciles again. Older
+states that a watch delivers later are ignored. An object that this process deleted is ignored until
+a watch confirms the deletion.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ MAX_REMEMBERED: Final = 2_000
 
 
 MAX_UNWATCHED: Final = 10_000
-"""Maximum number of unwatched objects to remember, after a controller tried to use their names."""
+"""Maximum number of unwatched objects to remember; see `Store.record_unwatched`."""
 
 UNWATCHED_MS: Final = 8000
-"""Milliseconds for which an unwatched object is remembered, since no watch reports its changes."""
+"""Milliseconds for which an unwatched object is remembered; no watch reports its changes."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index as a dictionary, and an index value under which it lists an object."""
+"""An index as a dictionary, and one of its index values."""
 
 
 class _Objects:
@@ -77,13 +77,13 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """The indexes and index values that list each object, keyed by namespace and name."""
+        """The index entries of each object, keyed by the object's namespace and name."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
         """UIDs of recently deleted objects, because responses to writes may arrive late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """The keys of the objects in an unfinished list, per scope."""
+        """For each scope that is being listed, the keys of the objects listed so far."""
         self.unsynced = set(scopes)
         """The watched scopes that have not been listed yet."""
 
@@ -91,7 +91,7 @@ class _Objects:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Store an object; return the object that it replaces, or None if it is new."""
+        """Store an object; return its previous version, or None if it is new."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:
@@ -210,7 +210,7 @@ class Store:
         return [kind.plural for kind, objects in self._objects.items() if objects.unsynced]
 
     def is_narrow(self, kind: Kind) -> bool:
-        """Return whether some objects of a kind may be unwatched."""
+        """Return whether a kind is watched only in part, in some scopes."""
         return kind in self._objects and WHOLE not in self._objects[kind].scopes
 
     def scopes(self, kind: Kind) -> tuple[Scope, ...]:
@@ -220,9 +220,9 @@ class Store:
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
         """Apply an event from the watch of one scope of a kind.
 
-        A watch also reports a deletion if an object changes so that its scope no longer selects it.
-        Another scope may still select the object. In that case, the stored version is at least as
-        new as the version of this event. A real deletion has a newer version.
+        A watch of a scope reports a deletion also when the object still exists but has left the
+        scope. If another scope still selects the object, the stored version is at least as new as
+        the version of this event. A real deletion has a newer version.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
@@ -257,7 +257,7 @@ class Store:
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the links of a fabric, and forget those of all other fabrics."""
+        """Record the links of a fabric, and forget the links of all other fabrics."""
         self._fabric_answers = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
@@ -322,9 +322,10 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Return whether a version is as old as or older than a known object's version.
+    """Return whether a resource version is not newer than the version of a known object.
 
-    Versions of a kind are increasing numbers (KEP-5504). Other versions are compared for equality.
+    Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are only
+    compared for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():
@@ -340,8 +341,8 @@ Watch: TypeAlias = "tuple[Kind, Scope]"
 class StoreFollower:
     """Applies watch events to a store while the coroutines of `follow` run.
 
-    `absent` holds the watches for kinds that are not installed. `stale` holds the watches that the
-    caller expects to be listed completely once more.
+    `absent` holds the watches for kinds that are not installed. `stale` holds the watches whose
+    objects must be listed again, completely.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """Until a request succeeds, an error in `absent` means that the kind is not installed."""
+        """Until a request succeeds, errors of types `absent` mean that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -143,15 +143,15 @@ class ReflectorState:
             event = json.loads(line)
             kind, obj = event["type"], event["object"]
         except (ValueError, TypeError, KeyError, RecursionError) as e:
-            raise Garbled("a line of a watch is not an event") from e
+            raise Garbled("a watch sent a line that is not an event") from e
         if not isinstance(kind, str) or not isinstance(obj, dict):
-            raise Garbled("a line of a watch is not an event")
+            raise Garbled("a watch sent a line that is not an event")
         if kind == "ERROR":
             raise error_from_status(obj)
         meta = obj.get("metadata")
         version = meta.get("resourceVersion") if isinstance(meta, dict) else None
         if not isinstance(version, str) or not version:
-            raise Garbled("an event of a watch has no resource version")
+            raise Garbled("a watch event has no resource version")
         self._version = version
         self._works()
         if kind == "BOOKMARK":

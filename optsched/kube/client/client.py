@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 CONNECTIONS: Final = 160
-"""Maximum number of connections: 64 binds, one watch per kind, and all other writes.
+"""Maximum number of connections, enough for 64 binds, one watch per kind and all other writes.
 
 With fewer connections, lease renewals and events would wait for binds.
 """
@@ -273,9 +273,9 @@ class Client:
         try:
             found = json.loads(raw)
         except (ValueError, RecursionError) as e:
-            raise Garbled(f"{request}: the answer is not JSON") from e
+            raise Garbled(f"{request}: the response is not JSON") from e
         if not isinstance(found, dict):
-            raise Garbled(f"{request}: the answer is not an object")
+            raise Garbled(f"{request}: the response is not a JSON object")
         return found
 
     async def _send(self, request: _Request) -> bytes:
@@ -356,7 +356,7 @@ async def connect(
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
         place = kubeconfig or default_places()
-        message = f"{place} cannot be used: its certificates or keys: {reason}"
+        message = f"{place} cannot be used because of its certificates or keys: {reason}"
         raise ConfigError(message) from e
     renewal: asyncio.Task[None] | None = None
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
@@ -374,7 +374,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration; returns the loader that renews credentials, or None in a pod."""
+    """Fill a configuration; return the loader that renews credentials, or None inside a pod."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     places = "the pod's service account" if is_inside else kubeconfig or default_places()
     try:
@@ -404,7 +404,7 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def _path(ref: Ref, subresource: str = "") -> str:
-    """Return an object's path; raises NotFound if no object can have its name.
+    """Return an object's path; raises NotFound if its name is not a valid object name.
 
     Users write object names in annotations. Such a name must not change the request path.
     """

@@ -183,7 +183,7 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 
 
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
-    """Return the error that a response with an error code describes.
+    """Return the error for a response with an error code.
 
     Only the Status reason, message and causes are kept. Other content, such as a proxy's error page
     or a returned object, could contain secrets.
@@ -199,7 +199,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
-    """Return the error that a Status describes; a watch may also send a Status."""
+    """Return the error for a Status, which a watch may also deliver."""
     code = status.get("code")
     code = code if isinstance(code, int) else 500
     details = status.get("details")

@@ -52,13 +52,13 @@ def list_paths(places: str) -> list[Path]:
 
 
 def explain_unreadable(places: str) -> str:
-    """Return why no kubeconfig can be read; empty if at least one file can be read.
+    """Return the reason that no kubeconfig is readable; empty if at least one file is readable.
 
     `places` holds one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """
     if is_url(places):
         return f"{places}: is a URL: download the kubeconfig and name the file"
-    absent = f"{places}: there is no such file, so there is no address of the cluster"
+    absent = f"{places}: there is no such file, so the address of the cluster is unknown"
     problems: list[str] = []
     for place in filter(None, places.split(os.pathsep)):
         problem = absent
@@ -120,7 +120,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return a kubeconfig's content and the first mistake in its sections, or an empty string."""
+    """Return a kubeconfig's content, and its first mistake (empty if there is none)."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     errors = [each for each in documents if isinstance(each, TextError)]
     values = [each.value for each in documents if isinstance(each, Document)]
     if len(values) != 1 or not isinstance(values[0], dict):
-        problem = "the file has no clusters, contexts and users" if values else "the file is empty"
+        problem = "the file has no clusters, contexts or users" if values else "the file is empty"
         if len(values) > 1:
             problem = f"the file holds {len(values)} YAML documents: a kubeconfig is one document"
         if errors:
@@ -140,7 +140,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     for section in _SECTIONS:
         entries, field = config.get(section) or [], section[:-1]
         if not isinstance(entries, list):
-            return config, f"{section}: has to be a list of entries with name and {field}"
+            return config, f"{section}: has to be a list in which each entry has a name and a {field}"
         for i, entry in enumerate(entries):
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 return config, f"{section}[{i}]: has no name"

@@ -72,7 +72,7 @@ async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return a namespace's pods that name a PodGroup, reduced to the fields about the PodGroup.
+    """Return a namespace's pods that belong to a PodGroup, with only the fields about the PodGroup.
 
     Each page is reduced immediately, so a large namespace takes little memory.
     """

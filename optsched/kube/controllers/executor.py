@@ -1,4 +1,4 @@
-"""Execute the effects that controllers return as concurrent writes; each write can be repeated."""
+"""Execute the effects that controllers return; writes are concurrent and can be repeated."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Stale(Exception):
 class ExecutorContext:
     """Dependencies of an executor.
 
-    `may_write` returns whether this process leads. `is_answered` and `ask_fabric` send requests to
-    endpoints other than the API server.
+    `may_write` returns whether this process leads. `is_answered` probes a pod, and `ask_fabric`
+    reads the links of a fabric; neither asks the API server.
     """
 
     events: EventRecorder
@@ -90,7 +90,7 @@ class Executor:
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
         """Execute all effects except the delayed requeues, which are returned.
 
-        After all effects were attempted, raises the most severe error, such as Stale or KubeError.
+        After all effects are attempted, raises the most severe error, such as Stale or KubeError.
         """
         requeues = tuple(effect for effect in effects if isinstance(effect, Again))
         others = [effect for effect in effects if not isinstance(effect, Again)]
@@ -135,7 +135,7 @@ class Executor:
                 except KubeError as e:
                     is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
                     if is_taken and self._store.is_narrow(effect.kind):
-                        # The object that already has this name may be one that no watch covers.
+                        # No watch may cover the existing object of this name.
                         with suppress(NotFound):
                             found = await self._api.read_metadata(effect.ref)
                             self._store.record_unwatched(effect.ref, found)

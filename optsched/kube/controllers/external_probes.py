@@ -60,7 +60,7 @@ MAX_BYTES: Final = 100 * 2**20
 
 _OK: Final = 200
 _KEYS: Final = ("username", "password", "ca.crt")
-"""The keys of the Secret; `ca.crt` holds PEM certificates of an additional CA, or is empty."""
+"""Keys of the Secret for UFM; `ca.crt` holds PEM certificates of an additional CA, or is empty."""
 
 
 class _NoAnswer(Exception):
@@ -69,7 +69,7 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """Reads fabric links from UFM; an error is reported in the returned answer."""
+    """Reads fabric links from UFM; errors are returned, not raised."""
 
     api: Client
     clock: Clock
@@ -109,7 +109,7 @@ class UfmClient:
                 async for chunk in answer.content.iter_any():
                     body += chunk
                     if len(body) > MAX_BYTES:
-                        raise _NoAnswer(f"the answer is longer than {MAX_BYTES // 2**20} MiB")
+                        raise _NoAnswer(f"the response is longer than {MAX_BYTES // 2**20} MiB")
             # Parsing the response takes a second for a fabric of thousands of hosts.
             links = await asyncio.to_thread(read_links, bytes(body))
         except TimeoutError:

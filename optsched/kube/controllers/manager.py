@@ -1,9 +1,9 @@
 """Run controllers with watches, a work queue and an executor of effects.
 
 Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
-at a time reconciles a key, based on the current state. The resulting effects are executed before
-the key is reconciled again. The process may crash at any moment, because the next leader reconciles
-every object once.
+at a time reconciles a key, based on the current state. The effects of a reconciliation are executed
+before the key is reconciled again. The process may crash at any moment, because the next leader
+reconciles every object once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _REMEMBERED: Final = 256
 """Number of remembered status writes above which old ones are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""A controller, by its index in the manager's list, and an object that it reconciles."""
+"""What a worker reconciles: the index of a controller in the manager's list, and an object."""
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,8 @@ class Manager:
     def trouble(self) -> str:
         """See `Probes`.
 
-        Always empty, because the event loop that answers the probe also reconciles.
+        The string is always empty: the event loop that answers the probe also reconciles, so a hang
+        prevents the answer.
         """
         return ""
 
@@ -153,7 +154,7 @@ class Manager:
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
     def may_report(self, note: Note) -> bool:
-        """Return whether this process leads and the note's object exists."""
+        """Return whether this process leads and the object of an event still exists."""
         leads = self._leads and self._deps.leadership.is_leading
         return leads and self.exists(note.about, note.uid)
 
@@ -255,8 +256,7 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes never awaits, so other asyncio tasks get their turn
-            # here.
+            # A reconciliation without writes never awaits, so yield to other asyncio tasks here.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:
@@ -302,7 +302,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        """Return the effect, or a requeue in its place if it is a deferred status patch."""
+        """Return the effect, or a delayed requeue instead of a status patch that must wait."""
         if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
         due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s

@@ -37,7 +37,8 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events that triggers the first removal of events about deleted objects."""
+"""Number of remembered events at which events about deleted objects are forgotten for the first
+time."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
@@ -219,7 +220,7 @@ class EventRecorder:
         self._history.record_write(note, self._clock.monotonic(), times)
 
     async def _repeat(self, dated: _DatedNote, times: int, fields: Raw | None = None) -> int:
-        """Increment an event's count, write the given other fields, and return the new count."""
+        """Increment an event's count, overwrite the given fields, and return the new count."""
         message, metadata = _limit_message(dated.note.message)
         count = min(times + 1, _MAX_COUNT)
         body: Raw = {

@@ -5,8 +5,8 @@ renewal. Other candidates wait `duration_s` seconds after they observe that rene
 candidate can lead before the previous leader has stopped, even if clocks differ, processes hang or
 the network fails.
 
-`kubernetes.aio.leaderelection` is not used: a renewal may hang longer than its deadline, and it
-never releases a lease. It also reads the wall clock, writes local times as UTC and fails if a
+`kubernetes.aio.leaderelection` is not used: it never releases a lease, and its renewals may hang
+longer than their deadline. It also reads the wall clock, writes local times as UTC and fails if a
 connection is refused.
 """
 
@@ -169,7 +169,7 @@ class Elector:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
         except KubeError:
-            # The last read lease may be outdated, so the next attempt reads the lease again.
+            # The lease may have changed since it was read, so the next attempt reads it again.
             self._lease = {}
             raise
         if leads and not self.is_leading:
@@ -190,7 +190,7 @@ class Elector:
             try:
                 self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
             except Conflict:
-                # A renewal was cancelled before its response arrived, but the server executed it.
+                # The server executed a renewal that was cancelled before its response arrived.
                 self._lease = {}
                 num_conflicts += 1
                 if num_conflicts > RELEASE_CONFLICTS:
@@ -223,7 +223,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec that names this process as holder; count a change of the holder."""
+        """Return a lease spec with this process as holder; count a transition if it is new."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
@@ -245,7 +245,8 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    `leadership` is that of this process. `is_contested` is true if other processes may lead.
+    `leadership` tells whether this process leads, and in which term. `is_contested` is true if
+    other processes may lead.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def freeze_startup_objects() -> None:
-    """Exclude all existing objects from garbage collection: modules live as long as the process.
+    """Exclude all existing objects from garbage collection, because modules are never freed.
 
     CPython starts a full collection once the new objects number a quarter of all tracked objects.
     Without the modules, full collections start sooner and take less time.
@@ -45,7 +45,7 @@ async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> N
 
 @contextmanager
 def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """While the context is open, call the action of each signal that arrives."""
+    """While the context is open, call the action for each signal that arrives."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():
         loop.add_signal_handler(number, action)

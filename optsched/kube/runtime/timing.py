@@ -20,7 +20,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never runs backwards."""
+        """Return a monotonic time in seconds."""
         return time.monotonic()
 
 

@@ -34,7 +34,7 @@ class WorkQueue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key waits or is being handled; delayed keys do not count."""
+        """Whether no key is waiting or being handled; delayed keys do not count."""
         return not (self._waiting or self._processing)
 
     def add(self, key: K) -> None:

@@ -29,7 +29,7 @@ AWAY_S: Final = 3.0
 """Maximum delay in seconds before a retry while the server is unreachable."""
 
 MAX_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx), about 80 s, after which a write is dropped.
+"""Number of consecutive server faults (5xx) after which a write is dropped; takes about 80 s.
 
 Errors of an unreachable or busy server do not count, because the written object does not cause
 them.
@@ -120,7 +120,7 @@ class WriteQueue(Generic[K, V]):
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
-        """Return whether no value of the key waits or is being written."""
+        """Return whether a key has no value that is waiting or being written."""
         return not (key in self._values or key in self._paused or key in self._under_way)
 
     async def run(self) -> None:
@@ -130,7 +130,7 @@ class WriteQueue(Generic[K, V]):
                 workers.create_task(self._serve(workers))
 
     async def until_idle(self) -> None:
-        """Wait until no value waits or is being written."""
+        """Wait until no value is waiting or being written."""
         await self._idle.wait()
 
     async def _serve(self, workers: asyncio.TaskGroup) -> None:
@@ -212,7 +212,8 @@ class WriteQueue(Generic[K, V]):
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
-        # Without `lane_of`, each key is its own lane, which ends with the key's last write.
+        # Without `lane_of`, each key is a lane of its own, and is removed with the key's last
+        # write.
         self._faulty_lanes.discard(key)
 
     def _check_idle(self) -> None:

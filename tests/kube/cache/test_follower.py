@@ -137,7 +137,7 @@ async def test_so_are_those_of_them_that_may_not_be_read(caplog: pytest.LogCaptu
         await until(lambda: listener.cache.is_synced)
     assert listener.failures == []
     (reported,) = (m for m in caplog.messages if m.startswith("hypernodes"))
-    assert reported.endswith("continuing without: 403 Forbidden: you may not")
+    assert reported.endswith("continuing without it: 403 Forbidden: you may not")
 
 
 @pytest.mark.asyncio

@@ -235,7 +235,7 @@ async def test_a_busy_server_says_how_long_to_wait(tmp_path: Path) -> None:
 async def test_what_is_no_object_is_an_error(tmp_path: Path, text: str) -> None:
     async with connected(tmp_path) as (server, client):
         server.answer(text)
-        with pytest.raises(Garbled, match=r"GET /api/v1/namespaces/ns/pods/p: the answer is not"):
+        with pytest.raises(Garbled, match=r"GET /api/v1/namespaces/ns/pods/p: the response is not"):
             await client.read(POD_REF)
 
 

@@ -33,8 +33,8 @@ MISTAKES: Final = {
     "blank": (b"\n# nothing\n", "the file is empty"),
     "binary": (bytes(range(256)), "is not UTF-8 text"),
     "NUL": (b"\0", "line 1, column 1: is not YAML that can be read: control characters"),
-    "a word": (b"hello", "the file has no clusters, contexts and users"),
-    "a list": (b"[1]", "the file has no clusters, contexts and users"),
+    "a word": (b"hello", "the file has no clusters, contexts or users"),
+    "a list": (b"[1]", "the file has no clusters, contexts or users"),
     "broken": (b"clusters: [", "line 2, column 1: is not YAML"),
     "two": (GOOD.encode() + b"---\n" + GOOD.encode(), "the file holds 2 YAML documents"),
     "clusters": (changed("[{name: c, cluster: {" + SERVER + "}}]", "3"), "clusters: has to be a"),
@@ -58,7 +58,7 @@ MISTAKES: Final = {
     ),
     "CA data": (
         changed(SERVER, "server: 'https://127.0.0.1:9', certificate-authority-data: '%%'"),
-        "its certificates or keys: no certificate or crl found",
+        "because of its certificates or keys: no certificate or crl found",
     ),
     "key": (
         changed("user: {}", "user: {client-certificate: /gone, client-key: /gone}"),
@@ -89,7 +89,7 @@ async def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("gone", "gone: there is no such file, so there is no address of the cluster"),
+        ("gone", "gone: there is no such file, so the address of the cluster is unknown"),
         ("folder", "folder: is a folder: name the kubeconfig in it"),
         ("x" * 300, f"{'x' * 300}: cannot be read: File name too long"),
         (

@@ -105,7 +105,7 @@ async def test_an_answer_without_end_is_not_read(ufm: Ufm, monkeypatch: pytest.M
     monkeypatch.setattr(asked, "MAX_BYTES", 2**20)
     ufm.body = b" " * (3 * 2**20)
     assert await problem(ufm.secret(), Fabric(ufm.url, WHERE)) == (
-        "the answer is longer than 1 MiB"
+        "the response is longer than 1 MiB"
     )
 
 
