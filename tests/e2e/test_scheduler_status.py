@@ -232,7 +232,7 @@ def test_it_is_ready_once_all_is_listed(site: Site) -> None:
     scheduler = site.spawn(kubeconfig=proxy.kubeconfig)
     lists.await_held(1)
     until(lambda: scheduler.port, "it listens")
-    assert scheduler.ask("/readyz") == (500, "not everything has been listed yet")
+    assert scheduler.ask("/readyz") == (500, "not all kinds have been listed yet")
     assert scheduler.ask("/healthz") == (200, "ok")
     site.gang("gang", 1)
     assert scheduler.metric(SESSIONS) == 0

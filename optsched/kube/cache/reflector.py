@@ -108,7 +108,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """Until a request succeeds, errors of types `absent` mean that the kind is not installed."""
+        """Until a request succeeds, errors in `absent` mean that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False

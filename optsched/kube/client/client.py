@@ -356,7 +356,7 @@ async def connect(
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
         place = kubeconfig or default_places()
-        message = f"{place} cannot be used because of its certificates or keys: {reason}"
+        message = f"{place} cannot be used: its certificates or keys: {reason}"
         raise ConfigError(message) from e
     renewal: asyncio.Task[None] | None = None
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user

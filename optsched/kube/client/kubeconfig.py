@@ -140,7 +140,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     for section in _SECTIONS:
         entries, field = config.get(section) or [], section[:-1]
         if not isinstance(entries, list):
-            return config, f"{section}: has to be a list in which each entry has a name and a {field}"
+            return config, f"{section}: has to be a list of entries with a name and a {field}"
         for i, entry in enumerate(entries):
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 return config, f"{section}[{i}]: has no name"

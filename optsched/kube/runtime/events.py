@@ -37,8 +37,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events at which events about deleted objects are forgotten for the first
-time."""
+"""Number of remembered events at which those about deleted objects are first forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200

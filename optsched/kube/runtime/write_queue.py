@@ -29,7 +29,7 @@ AWAY_S: Final = 3.0
 """Maximum delay in seconds before a retry while the server is unreachable."""
 
 MAX_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx) after which a write is dropped; takes about 80 s.
+"""Number of consecutive server faults (5xx) after which a write is dropped, reached in about 80 s.
 
 Errors of an unreachable or busy server do not count, because the written object does not cause
 them.
@@ -212,8 +212,7 @@ class WriteQueue(Generic[K, V]):
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
-        # Without `lane_of`, each key is a lane of its own, and is removed with the key's last
-        # write.
+        # Without `lane_of`, each key is its own lane, which is removed after the key's last write.
         self._faulty_lanes.discard(key)
 
     def _check_idle(self) -> None:

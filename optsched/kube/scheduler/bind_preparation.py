@@ -1,9 +1,9 @@
-"""Writes that precede a bind: to ResourceClaims, node locks, device conditions and gates.
+"""Writes before a bind: claim reservations, node locks, device conditions and open gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
-written to the claim's status. Each write has the resource version that was read as precondition.
-Completed steps are skipped, so repeating a step has no effect.
+written to the claim's status. Each write is conditional on the resource version that was read.
+Completed writes are skipped, so repeating them has no effect.
 
 A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
 pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node
@@ -94,7 +94,7 @@ class ClaimReserver:
                 raise
             self._on_reserved(grant.claim, version_of(claim))
             return ""
-        return f"resource claim {grant.claim} is being changed by other clients all the time"
+        return f"resource claim {grant.claim} keeps being changed by other clients"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
         """Undo `reserve` for a pod that was not bound; API server errors are ignored."""
@@ -133,7 +133,7 @@ class ClaimReserver:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDeallocation:
-    """The deallocation of a claim whose allocated devices are on no existing node.
+    """How to deallocate a claim whose allocated devices are on no existing node.
 
     `grant` holds the devices to deallocate, and `users` the UIDs of the pending pods that use the
     claim.
@@ -147,11 +147,11 @@ class ClaimDeallocation:
 def find_stranded_claims(
     snapshot: Snapshot, kind_of: Callable[[str], Kind | None]
 ) -> Iterator[ClaimDeallocation]:
-    """Yield deallocations for claims whose pending pods wait for devices of deleted nodes.
+    """Yield deallocations for claims whose pending pods wait for devices on deleted nodes.
 
-    Kubernetes deallocates a claim only after its pods have ended, but a pod that was never bound
-    does not end. As in kube-scheduler (`PostFilter` of dynamicresources), a claim is deallocated
-    unless another pod has reserved it.
+    Kubernetes deallocates a claim only after its pods have terminated, but a pod that was never
+    bound does not terminate. As in kube-scheduler (`PostFilter` of dynamicresources), a claim is
+    deallocated unless another pod has reserved it.
     """
     users: dict[str, set[str]] = {}
     for gang in snapshot.gangs if snapshot.devices.claims else ():
@@ -182,7 +182,7 @@ async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
 
 
 _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
-"""The status of a claim without an allocation; null removes a field."""
+"""The patch that removes a claim's allocation; in a merge patch, null removes a field."""
 
 
 _NOT_COMPACT: Final = (
@@ -196,7 +196,7 @@ A JSON client removes spaces from driver parameters, which the server treats as 
 
 
 def version_precondition(obj: Raw) -> dict[str, Any]:
-    """Return patch metadata that make the patch fail if the object's version has changed."""
+    """Return patch metadata with which the patch fails if the object's version has changed."""
     return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 
@@ -293,7 +293,7 @@ class NodeLocks:
 
 
 _RECORD_TRIES: Final = 3
-"""Maximum number of attempts to write a device condition; after them, a later session retries."""
+"""Maximum number of attempts to write a device condition; if all fail, a later session retries."""
 
 
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
@@ -330,7 +330,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """A removal of the queue gate from a pod that fits no node.
+    """The opening of the queue gate of a pod that fits no node.
 
     `message` explains why the pod fits no node.
     """
@@ -344,7 +344,7 @@ class GateOpening:
 async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
     """Remove the scheduling gates of the pod with this UID; return the stored pod.
 
-    No client can add a gate later, because the API server only allows clients to remove gates.
+    No gate can be added later, because the API server lets clients only remove gates.
     """
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 

@@ -2,7 +2,7 @@
 
 Planned binds are assumed immediately, so later sessions do not allocate the same resources. The
 server's response confirms the bind or makes the task pending again. A request without a response is
-repeated. After a conflict, the binder reads on which node the pod is, because a server never binds
+repeated. After a conflict, the binder reads the pod to find its node, because a server never binds
 a pod twice.
 
 A pod's GPU shares and NUMA cells are recorded in a pod condition before the bind. Users may change
@@ -134,8 +134,8 @@ class LiveBinder:
         """Start to bind the tasks that a plan allocates, gang by gang in the plan's order.
 
         A gang that has changed since the snapshot is skipped; the next session schedules it again.
-        `snapshot` is the one from which the plan was made: no pod is bound to a node that stopped
-        accepting pods after the snapshot.
+        The plan was made from `snapshot`. No pod is bound to a node that has stopped accepting pods
+        since then.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -372,7 +372,8 @@ class LiveBinder:
     def _check(self, bind: Bind) -> None:
         """Raise Stopped or _Refused if no further request for the bind may be sent.
 
-        This is checked before each request, because the previous request may have taken long.
+        This is checked before each request, because the previous request may have taken a long
+        time.
         """
         if not self._context.may_bind():
             raise Stopped
@@ -382,7 +383,7 @@ class LiveBinder:
             raise _Refused(Failure("NodeClosed", message))
 
     async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
-        """Return a bind's outcome as the pod shows it, or None if the pod cannot be read."""
+        """Read the pod and return the bind's outcome, or None if the pod cannot be read."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:
@@ -406,7 +407,7 @@ class _Outcome:
 
 @dataclass(eq=False)
 class _Refused(Exception):
-    """Raised if a bind's request must not be sent or cannot be fulfilled."""
+    """Raised if a request of a bind must not be sent or cannot succeed."""
 
     failure: Failure
 

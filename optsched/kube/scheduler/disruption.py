@@ -1,7 +1,7 @@
 """The condition DisruptionTarget of pods that are deleted despite their disruption budgets.
 
 The eviction API sets this condition before it deletes a pod, so that job controllers do not count
-the pod as failed. A deletion without the eviction API needs the same condition.
+the pod as failed. A pod that is deleted without the eviction API needs the same condition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_CONFLICTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class DisruptionReset:
-    """A reset of the condition of a pod that was marked for deletion but keeps running.
+    """How to reset the condition of a pod that was marked for deletion but keeps running.
 
     `uid` is the pod's UID. `now_ms` is the time in milliseconds since the Unix epoch. `message`
     gives the cause.
@@ -55,7 +55,7 @@ async def mark_disruption(
 
 
 async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
-    """Set the condition DisruptionTarget to False, unless the pod has ended or terminates."""
+    """Set the condition DisruptionTarget to False, unless the pod has finished or terminates."""
     for left in reversed(range(_MAX_CONFLICTS)):
         pod = await api.read(reset.ref)
         if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):

@@ -7,15 +7,14 @@ written before evictions are sent. A scheduler that starts between the two write
 nominations in the pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so
 that the server enforces disruption budgets.
 
-The administrator may let guarantees override disruption budgets. If the eviction API then rejects a
-reclaim within a guarantee because of a budget, the pod is deleted instead. All other evictions
-wait.
+The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
+a pod that is reclaimed for a guarantee, the pod is deleted instead. All other evictions wait.
 
 A victim gets its grace period, up to the administrator's limit, and keeps its resources until it
 terminates.
 
-UID and resource version are preconditions of an eviction, so a pod that has just ended is not
-deleted with its logs. A later plan withdraws evictions that are no longer necessary. If some
+UID and resource version are preconditions of an eviction, so a pod that has just finished is not
+deleted, and its logs remain. A later plan withdraws evictions that are no longer necessary. If some
 victims of a gang are already evicted and the remaining tasks would be fewer than the gang's
 minimum, the other victims are evicted too.
 """
@@ -89,7 +88,7 @@ before the nominations are written does not know them.
 _BUDGET_CAUSE: Final = "DisruptionBudget"
 _NAMED_BUDGET: Final = re.compile(r"The disruption budget (\S+) ")
 _SEVERAL_BUDGETS: Final = "more than one PodDisruptionBudget"
-"""Part of the server's error if several budgets select a pod; the server never evicts it."""
+"""Part of the server's error if several budgets select a pod; such a pod is never evicted."""
 
 CONFLICTS: Final = 5
 """Maximum number of conflicts per eviction; with one more conflict, the eviction fails."""
@@ -104,7 +103,7 @@ class _Batch:
     `preemptor` is the gang that gets the resources. `nodes` lists the nodes to which the plan
     nominates the preemptor's tasks, if any. `ready` holds the keys of the tasks that counted
     towards the minimum of the victims' gang before the plan. `is_final` is true if the batch's
-    evictions can no longer be withdrawn, because the gang has fallen below its minimum.
+    evictions can no longer be withdrawn, because the victims' gang has fallen below its minimum.
     """
 
     preemptor: str
@@ -137,13 +136,14 @@ class _Override:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction that is planned or sent, and whose result is not known yet.
+    """An eviction that is planned or was sent, and whose result is not known yet.
 
     `override` is None if the eviction must respect disruption budgets. `after` holds the keys of
-    the writes that must precede the eviction. `num_polls` counts the checks whether it may be sent.
-    `is_sent` is true while a request is in progress, and `has_failed` is true if an earlier request
-    failed. `is_unwanted` is true if the newest plan does not need the eviction. `is_marked` is true
-    if the pod's condition DisruptionTarget announces a deletion.
+    the writes that must precede the eviction. `num_polls` is the number of times that the eviction
+    was found not ready to be sent. `is_sent` is true while a request is in progress, and
+    `has_failed` is true if an earlier request failed. `is_unwanted` is true if the newest plan does
+    not need the eviction. `is_marked` is true if the pod's condition DisruptionTarget announces a
+    deletion.
     """
 
     victim: Victim
@@ -190,7 +190,7 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """`writes` is a queue only for nominations, so that other writes do not delay them."""
+        """`writes` is a queue for nominations alone, so that other writes do not delay them."""
         self._api = api
         self._cache = cache
         self._writes = writes
@@ -280,7 +280,7 @@ class Evictor:
                     pending.num_polls += 1
 
     async def until_idle(self) -> None:
-        """Wait until no eviction waits or is being sent."""
+        """Wait until no eviction is waiting or being sent."""
         await self._has_none.wait()
         await self._outbox.until_idle()
 
@@ -296,7 +296,7 @@ class Evictor:
         return [pending for pending in self._pending.values() if pending.victim.gang == gang]
 
     def _spare_unwanted(self, gang: str) -> bool:
-        """Withdraw a gang's unnecessary evictions, unless this would leave it below its minimum.
+        """Withdraw a gang's unnecessary evictions, unless it falls below its minimum anyway.
 
         An eviction with an unknown result is not withdrawn, and its task counts as lost. Returns
         whether evictions were withdrawn.
@@ -316,7 +316,7 @@ class Evictor:
         return True
 
     def _keeps_minimum(self, pending: _Pending, lost: Collection[str]) -> bool:
-        """Return whether a gang that loses `lost` keeps its minimum or all its ready tasks."""
+        """Return whether a gang without the tasks `lost` keeps its minimum or all ready tasks."""
         gang = self._gangs.get(pending.victim.gang)
         if gang is None:
             return True
@@ -334,7 +334,7 @@ class Evictor:
         return is_whole or not is_below_minimum(gang, left)
 
     async def _settle(self, pending: _Pending) -> bool:
-        """Withdraw or keep an unnecessary eviction; return whether nothing is left to send.
+        """Withdraw or keep an unnecessary eviction; return whether it is no longer pending.
 
         The decision needs the results of all requests for the gang. The server may have executed a
         failed request, so the pods of failed requests are read.
@@ -461,7 +461,7 @@ class Evictor:
             self._has_waits.set()
 
     def _find_overrides(self, plan: Plan, snapshot: Snapshot) -> dict[str, _Override]:
-        """Return, keyed by task, the evictions that guarantees allow despite disruption budgets."""
+        """Return the overrides of disruption budgets by guarantees, keyed by the task to evict."""
         if not self._context.overrides_budgets:
             return {}
         world = World(snapshot, plan.actions)
@@ -499,7 +499,7 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return why an eviction waits: `nomination`, `bind`, or an empty string if it may be sent.
+        """Return what an eviction waits for: `nomination`, `bind`, or nothing (an empty string).
 
         If a pod is evicted before its bind is confirmed, it may be deleted without ever running.
         """
@@ -526,7 +526,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a resource version; after a conflict, retry at its current version."""
+        """Evict a pod if its version is `version`; after a conflict, use its current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         max_s = self._context.max_grace_s
@@ -583,7 +583,7 @@ class Evictor:
     async def _delete(
         self, pending: _Pending, version: str, grace_s: int | None, refusal: ApiError
     ) -> Victim | None:
-        """Delete a pod at a resource version, although a disruption budget forbids its eviction.
+        """Delete a pod that a disruption budget protects, if its version is still `version`.
 
         As in an eviction, the condition DisruptionTarget is set first, so that job controllers do
         not count the pod as failed. Returns the victim with the overridden budgets, or None if this
@@ -615,7 +615,7 @@ class Evictor:
         return replace(victim, overridden=text)
 
     async def _read_standing(self, victim: Victim) -> Raw | None:
-        """Read a victim's pod from the server; return None if the pod has ended."""
+        """Read a victim's pod; return None if the pod has finished or is terminating."""
         try:
             pod = await self._api.read(victim.ref)
         except NotFound:
@@ -637,7 +637,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that ended by itself, or after an eviction whose response was lost."""
+        """Handle a victim that has finished, or whose eviction succeeded without a response."""
         if pending.has_failed:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -689,7 +689,7 @@ def _batches(
 
 
 def _is_of_budget(error: ApiError) -> bool:
-    """Return whether the eviction API rejects an eviction because of disruption budgets."""
+    """Return whether the eviction API's error means that disruption budgets forbid the eviction."""
     if isinstance(error, TooMany):
         return _BUDGET_CAUSE in error.cause_reasons
     return _SEVERAL_BUDGETS in error.message

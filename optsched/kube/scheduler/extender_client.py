@@ -225,7 +225,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Notify the extender that a session starts; if this fails, the session ignores it."""
+        """Notify the extender that a session starts; if this fails, the session does not use it."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:
@@ -282,7 +282,7 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return rejections and failures keyed by node; an accepted node has an empty rejection.
+        """Return, keyed by node, the reasons for rejection (empty if accepted) and failed calls.
 
         If the extender supports calls about several nodes, one call covers all nodes. Otherwise, a
         separate call is sent for each node, and the calls run concurrently.

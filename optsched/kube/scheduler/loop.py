@@ -138,7 +138,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The messages already logged; faults and advice are cleared when the policy changes."""
+    """The messages logged so far; a change of policy clears those about faults and advice."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -180,7 +180,7 @@ class Scheduler:
 
     def unready(self) -> str:
         """See `Probes`; a process that does not lead is ready too."""
-        return "" if self._deps.cache.is_synced else "not everything has been listed yet"
+        return "" if self._deps.cache.is_synced else "not all kinds have been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
         """Schedule a retry of a rejected status write; after a conflict, the delay is shorter."""

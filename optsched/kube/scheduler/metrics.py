@@ -40,7 +40,7 @@ _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """A queue's amounts per resource in the last session, in base units."""
+    """A queue's allocated, requested and deserved amounts in the last session, in base units."""
 
     allocated: Mapping[str, int]
     request: Mapping[str, int]
@@ -118,7 +118,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's CPU, memory and scalar resource gauges for one kind of amount."""
+    """Yield Volcano's CPU, memory and scalar resource gauges for a `kind`, e.g. `allocated`."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
@@ -137,7 +137,7 @@ class PodMetrics:
     """Counters of binds and evictions.
 
     `evictions` counts evicted pods by action and, if any, by the plugin that moved the pod.
-    `spared` counts by reason the planned evictions that were not sent. `count_waiting` counts the
+    `spared` counts the planned evictions that were not sent, by reason. `count_waiting` counts the
     waiting evictions by the event that they wait for.
     """
 
@@ -191,13 +191,13 @@ class SessionMetrics:
         name = "volcano_action_scheduling_latency_milliseconds"
         self._action = metrics.histogram(name, "Time of decisions by action", _MS, "action")
         self._sessions = counter("optsched_sessions", "Sessions by engine", "engine")
-        self.skipped = counter("optsched_sessions_skipped", "Sessions that would repeat a plan")
+        self.skipped = counter("optsched_sessions_skipped", "Skipped sessions, which would repeat a plan")
         self.errors = counter("optsched_session_errors", "Sessions that raised an error")
         self._violations = counter("optsched_violations", "Rules broken by unbound plans")
         self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._cut_searches = counter(
             "optsched_device_searches_cut",
-            "Searches for devices of ResourceClaims that a limit ended",
+            "Device searches for ResourceClaims that a limit stopped",
             "limit",
         )
         name = "optsched_session_seconds"
@@ -242,7 +242,7 @@ class Metrics(ProcessMetrics):
         self.sessions = SessionMetrics(self, attempts)
         self.pods = PodMetrics(self, attempts)
         self._wasted = self.counter(
-            "optsched_wasted_gpu_seconds", "GPU seconds of gangs below their minimum", "queue"
+            "optsched_wasted_gpu_seconds", "GPU seconds held by gangs below their minimum", "queue"
         )
         self._counted_s = 0.0
         self._counted: set[str] = set()
@@ -263,7 +263,7 @@ class Metrics(ProcessMetrics):
             yield from _amount_families(kind, by_queue)
         share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
         weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if all deserved is in use", "queue_name")
+        over = _family("volcano_queue_overused", "1 if the queue uses all it deserves", "queue_name")
         for name, queue in figures.queues.items():
             share.add_metric([name], queue.share)
             weight.add_metric([name], queue.weight)
@@ -277,7 +277,7 @@ class Metrics(ProcessMetrics):
             pending.add_metric([queue_name, code], number)
         jobs = _family("volcano_unschedule_job_count", "Pending gangs")
         jobs.add_metric([], sum(figures.pending.values()))
-        wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
+        wasted = _family("optsched_wasted_gpus", "GPUs held by gangs below their minimum", "queue")
         for queue_name, gpus in figures.wasted.items():
             wasted.add_metric([queue_name], gpus)
         yield from (gap, pending, jobs, wasted)

@@ -67,7 +67,7 @@ class Bind:
     is_gated: bool = False
     """True if the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """Why the node was closed when the bind was planned; the pod tolerates these reasons."""
+    """Why the node accepted no pods when the bind was planned; the pod tolerates these reasons."""
     record: str = ""
     """The message of the pod condition about the node and its devices; empty without devices."""
 
@@ -227,7 +227,7 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report about a gang; from `young_ms` on, its pods are old enough for events."""
+    """The last report about a gang; its pods are too young for events until `young_ms`."""
 
     gang: Gang
     reason: Reason
@@ -272,14 +272,14 @@ class GangReporter:
             del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Return whether a report is due only after `now_ms`, and record when it is due."""
+        """Return whether a report must wait until `due_ms`; if so, record that time."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         return True
 
     def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
-        """Report flaws of objects; the event recorder limits the rate of repeated events."""
+        """Report validation errors; the event recorder limits the rate of repeated events."""
         now = frozenset(flaws)
         for flaw in sorted(now - self._flaws, key=str):
             log.warning("%s", flaw)
@@ -289,8 +289,8 @@ class GangReporter:
         for flaw in now:
             about, uid = ref_by_key(flaw.kind, flaw.key), uid_of(flaw.kind, flaw.key)
             reason, text = flaw.code.value, flaw.message
-            # The message is also the event's code, so that each flaw of an object has its own
-            # event.
+            # The message is also the event's code, so that each validation error of an object has
+            # its own event.
             self._note(Note(about, uid, EventType.WARNING, reason, text, code=text))
 
 
@@ -397,7 +397,7 @@ class SelfReporter:
             self.report("PolicyRejected", problems)
 
     def report_advice(self, advice: str) -> None:
-        """Write an event on the policy's ConfigMap that the action `reclaim` is missing."""
+        """Write an event on the policy's ConfigMap to warn that the action `reclaim` is missing."""
         if self._policy is not None:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))

@@ -2,7 +2,7 @@
 
 After a session, `StatusTracker` compares the new statuses with those on the server and returns
 patches. It does no I/O, reads no clock and examines only gangs that changed. It returns a patch
-again only if the object on the server changes to another state.
+again only after the object on the server has changed.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ READY: Final = "tasks in gang are ready to be scheduled"
 """The reason of Volcano's PodGroup condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""Minimum interval between status writes if only a condition's message changes."""
+"""Minimum time in ms between two status writes if only a condition's message changes."""
 
 CONDITIONS_EVERY_MS: Final = 1_000
-"""Minimum interval between writes of changed phases or conditions.
+"""Minimum time in ms between two writes of changed phases or conditions.
 
 The first change is written immediately.
 """
 
 COUNTS_EVERY_MS: Final = 3_000
-"""Minimum interval between status writes if only the pod counts change."""
+"""Minimum time in ms between two status writes if only the pod counts change."""
 
 SETTLE_MS: Final = 2_000
 """Milliseconds for which a gang's status may be deferred while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
-"""Minimum interval between status writes of a queue whose allocation keeps changing."""
+"""Minimum time in ms between two status writes of a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
-"""Minimum interval between corrections of a queue status that another process has overwritten.
+"""Minimum time in ms between two corrections of a queue status that another process overwrites.
 
 Two schedulers that share a queue must not keep overwriting each other's values.
 """
@@ -184,7 +184,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether the new status only exchanges one reason for lack of capacity for another."""
+    """Return whether the new status differs only in its reason for the lack of capacity."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -209,7 +209,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return a gang's contribution to its queue's status; without a PodGroup, it has no phase."""
+    """Return a gang's contribution to its queue's status; the phase is None without a PodGroup."""
     standing = [task for task in gang.tasks if task.status.is_standing]
     held: Mapping[str, int] = {}
     if standing:
@@ -251,7 +251,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return each queue's allocation including its descendants; stop at cycles of parents."""
+    """Return the allocation of each queue and its descendants; a cycle of parents is cut."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -284,7 +284,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch, and the times at which the patch, phase and reason became due."""
+    """A deferred status patch; the times say since when patch, phase and reason are pending."""
 
     since_ms: int
     phase: GangPhase
@@ -307,8 +307,8 @@ class _TrackedGang:
 class _QueueReport:
     """The last status of a queue.
 
-    `at_ms` is when the status was last patched or found up to date, `written_ms` when it was last
-    patched.
+    `at_ms` is when the status was last patched or found up to date, and `written_ms` is when it was
+    last patched.
     """
 
     held: Mapping[str, int]
@@ -334,8 +334,8 @@ class StatusTracker:
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
         """Record that the server rejected a status, so that it is written again.
 
-        The retry follows after `AGAIN_MS`. After a conflict (409), it follows after `CONFLICT_MS`,
-        up to `MAX_CONFLICTS` times within `AGAIN_MS`.
+        The status is written again after `AGAIN_MS`. After a conflict (409), it is recomputed after
+        `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
         """
         pause_ms = AGAIN_MS
         if is_conflict:
@@ -353,7 +353,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; `group_of` and `queues` give the server's objects."""
+        """Return the patches after a session; `group_of` and `queues` hold the server's objects."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms

@@ -1,4 +1,4 @@
-"""Writes other than binds and evictions: status patches, built-in queues, gates, claims.
+"""All writes except binds and evictions: statuses, built-in queues, open gates and claims.
 
 `RefusedWrites` handles writes that the API server rejects, for example because a webhook denies a
 status.
@@ -96,7 +96,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a queue key for a write that must not replace a queued status write of the object."""
+    """Return a write-queue key that differs from the key of the object's status write."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
@@ -136,7 +136,7 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Number of remembered faults at which all are forgotten and reported again."""
+"""Number of remembered faults that causes all to be forgotten, so that each is reported again."""
 
 
 class RefusedWrites:

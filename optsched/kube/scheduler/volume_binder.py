@@ -199,7 +199,7 @@ class VolumeBinder:
         return Refusal(grant.claim, f"claim {grant.claim}: its volume could not be requested")
 
     async def _request_once(self, grant: VolumeGrant) -> str:
-        """Reserve a volume or select a node for a claim; return why this failed, or empty.
+        """Try once to reserve a volume or select a node; return the failure, or an empty string.
 
         Volumes are reserved as in kube-scheduler's `GetBindVolumeToClaim`.
         """
@@ -260,7 +260,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, pending: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty while it is pending, None once bound."""
+        """Return why a claim cannot be bound; empty while it is pending, None once it is bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"

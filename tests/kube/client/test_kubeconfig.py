@@ -58,7 +58,7 @@ MISTAKES: Final = {
     ),
     "CA data": (
         changed(SERVER, "server: 'https://127.0.0.1:9', certificate-authority-data: '%%'"),
-        "because of its certificates or keys: no certificate or crl found",
+        "its certificates or keys: no certificate or crl found",
     ),
     "key": (
         changed("user: {}", "user: {client-certificate: /gone, client-key: /gone}"),

@@ -153,7 +153,7 @@ def test_who_writes_at_the_same_time_is_waited_for() -> None:
     assert reserve(api) == ""
     assert users(api) == ["u1"]
     api.refuse("patch", *[taken] * 8)
-    assert "changed by other clients all the time" in reserve(api, GRANT, "u2")
+    assert "keeps being changed by other clients" in reserve(api, GRANT, "u2")
 
 
 def test_a_lost_answer_is_asked_for_again() -> None:

@@ -638,7 +638,7 @@ async def test_a_snapshot_is_dumped_on_demand(tmp_path: Path) -> None:
 
 def test_it_is_ready_once_it_knows_everything(tmp_path: Path) -> None:
     plant = Plant(tmp_path)
-    assert plant.scheduler.unready() == "not everything has been listed yet"
+    assert plant.scheduler.unready() == "not all kinds have been listed yet"
     plant.api.tell(plant.cache)
     assert plant.scheduler.unready() == ""
 
