@@ -72,8 +72,8 @@ def accept_candidate(
 ) -> Accepted:
     """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
-    A rejected candidate is repaired and competes again. A candidate that only rules of custom
-    plugins reject is repaired only in the last attempt; after earlier attempts, the next attempt
+    A rejected candidate is repaired and competes again. If only rules of custom plugins reject a
+    candidate, it is repaired only in the last attempt. After earlier attempts, the next attempt
     excludes the rejected gangs instead.
     """
     session, first = attempt.session, rounds.first
@@ -111,7 +111,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # The pipeline has so far proposed only plans that are better than the rejected plan.
+        # So far, the pipeline has proposed only plans that are better than the rejected plan.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
@@ -125,8 +125,8 @@ def _lend_and_verify(
 ) -> tuple[Candidate, list[Violation]]:
     """Add loans to a candidate and verify it; return the candidate and its violations.
 
-    Loans are placements beyond fair shares. If the verifier rejects the candidate with loans, it
-    checks the candidate without loans, which is then returned.
+    Loans are placements beyond a queue's deserved share. If the verifier rejects the candidate with
+    loans, it checks the candidate without loans, which is then returned.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

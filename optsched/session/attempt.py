@@ -82,13 +82,13 @@ class Attempt:
         return self.with_devices((*evictions, *real))
 
     def with_actions(self, candidate: Candidate) -> Candidate:
-        """Return the candidate with its actions, which are listed if they are None."""
+        """Return the candidate with its list of actions; a missing list is computed."""
         if candidate.actions is not None:
             return candidate
         return replace(candidate, actions=self.list_actions(candidate.round, candidate.solution))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the `shuffle` evictions and `actions`, with devices allocated to placed pods."""
+        """Return the `shuffle` evictions, then `actions` with devices allocated to placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:

@@ -70,7 +70,7 @@ class Reserved:
         return [number[b.gang] for b in self.reservations if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return, keyed by gang, why gangs with reservations wait and their expected start.
+        """Return, keyed by gang, why a gang with a reservation waits, and its expected start.
 
         Gangs whose reservation starts now are omitted.
         """
@@ -96,7 +96,7 @@ def reserve(
         The problem of an earlier session, which speeds up compiling and does not change the result.
     is_ordered
         Whether the session places gangs whose reservation starts now before all other gangs of the
-        same priority. Then no capacity has to be reserved for these gangs.
+        same priority. If it does, no capacity has to be reserved for these gangs.
 
     """
     snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
@@ -169,7 +169,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return for how many ms a gang has waited beyond `starvationAfter`, at least 0."""
+    """Return the time in ms by which a gang's wait exceeds `starvationAfter`, at least 0."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -193,10 +193,10 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     """Return whether nodes are reserved for a gang whose wait exceeds the limit by `late_ms`.
 
     Time is divided into slots of length `HOLD_MS`. In the last of every 2^k slots, other gangs may
-    use the reserved nodes; k grows with `late_ms`. A slot that opens a reservation with some k also
-    opens all reservations with smaller k, so other gangs may use the nodes of several reservations
-    in the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs
-    therefore wait little longer than the time by which the gang with the reservation is late.
+    use the reserved nodes; k grows with `late_ms`. Such a slot of one reservation is also one of
+    every reservation with a smaller k, so other gangs may use the nodes of several reservations in
+    the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs
+    therefore wait little longer than `late_ms`.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

@@ -1,8 +1,8 @@
-"""Certificate bounds that hold for all plans that the policy allows, with any victims.
+"""Certificate bounds that hold for all plans that the policy allows, whatever their victims.
 
 The engines prove bounds for a problem with fixed victims. If the policy permits other victims,
-these bounds do not hold for plans with other victims. This module replaces them by bounds that hold
-for all plans.
+these bounds may not hold for plans that evict them. This module replaces such bounds by bounds that
+hold for all plans.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return the limitations if some unproved level has no bound that holds for all plans."""
+        """Return a limitation if some unproved level has no bound that holds for all plans."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -89,7 +89,7 @@ class EvictionScope:
         return [*values, *victims]
 
     def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
-        """Return the sections of a candidate with bounds that hold for all plans.
+        """Return a candidate's level results, by section, with bounds that hold for all plans.
 
         Bounds of levels over nodes hold only for the candidate's victims.
         """
@@ -100,7 +100,7 @@ class EvictionScope:
                 for r in over_gangs
             )
             return over_gangs, over_victims, over_nodes
-        # Bounds of levels over gangs that hold for plans with any victims.
+        # Bounds of levels over gangs that hold whatever the victims are.
         ideals: dict[str, int] = {}
         for each in (chosen.round, self.first):
             for level in each.levels:
@@ -116,8 +116,8 @@ class EvictionScope:
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
         """Add a result with value 0 for each omitted level to maximise.
 
-        A level that does not apply to the candidate's victims may apply to other victims. A proof
-        of optimality must therefore include it.
+        A level that does not apply to the candidate's victims may apply to other victims. A proof of
+        optimality must therefore include it.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -138,7 +138,7 @@ class EvictionScope:
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # The level counts moves too; consolidation has its own bound for them.
+            return result  # The level also counts moves, for which consolidation has its own bound.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
@@ -147,7 +147,7 @@ class EvictionScope:
         return with_bound(result, max(known))
 
     def _needs_victims(self, chosen: Candidate) -> bool:
-        """Return whether no plan without evictions reaches the candidate's values over gangs."""
+        """Return whether all plans without evictions are worse on the levels over gangs."""
         best = {r.name: r for r in self.first.solutions[0].results}
         for result in chosen.sections[0]:
             without = best.get(result.name)
@@ -171,7 +171,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the fewest victims for the only preemptor are also the fewest for all gangs.
+    """Return whether the minimum number of victims for the preemptor is the minimum for all plans.
 
     This holds if no other gang has pending tasks. Victims for another gang, even one of lower
     priority, may free nodes or queue shares that the preemptor also needs.

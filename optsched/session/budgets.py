@@ -32,7 +32,7 @@ class Protection:
         self._rules = rules
         self._reach = reach
         self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
-        # (B, V) whether an exhausted budget covers a task that nothing else protects.
+        # Mask (B, V) of exhausted budgets that cover a task which nothing else protects.
         self._cover: Bool = np.zeros((0, 0), np.bool_)
         if self._spent:
             tasks = running_tasks(problem).tasks
@@ -74,10 +74,10 @@ class Protection:
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return (B, V) whether each exhausted budget protects each running task from a gang.
+        """Return the mask (B, V) of exhausted budgets that protect running tasks from a gang.
 
-        If guarantees override a budget, it does not protect tasks that the gang could reclaim
-        within its queue's guarantee.
+        If guarantees override a budget, the budget does not protect tasks that the gang could
+        reclaim within its queue's guarantee.
         """
         yields = np.array([b.yields_to_guarantees for b in self._spent], np.bool_)
         if not yields.any():
@@ -93,7 +93,7 @@ class Protection:
         return cover
 
     def _candidates(self, gang: int) -> Bool:
-        """Return (V,) which tasks on nodes that accept a gang it could evict without budgets."""
+        """Return the mask (V,) of tasks that a gang could evict if there were no budgets."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]

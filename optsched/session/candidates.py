@@ -84,7 +84,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """The level results by importance: over gangs, then over victims, then over nodes."""
+        """All level results by importance: first over gangs, then over victims, then over nodes."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.solution.results, strict=False):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.session.session_input import SessionInput
 
 UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
-"""The reason of all waiting gangs if the session explains nothing (`SessionContext.explains`)."""
+"""The reason of every waiting gang if the session does not explain (`SessionContext.explains`)."""
 
 _SHORT_OF_ROOM = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
@@ -117,7 +117,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return a candidate's decisions before lending, in the form that the lending stage reads."""
+    """Return a candidate's decisions before lending, as input of the lending stage."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,
@@ -136,7 +136,7 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return a candidate's certificate, and how many device searches were cut, keyed by limit."""
+    """Return a candidate's certificate, and how many device searches each limit stopped."""
     session = attempt.session
     rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 MOST_ALIKE: Final = 200
-"""Maximum number of terms per namespace that select pods by one label, or that select any pods."""
+"""Maximum number of terms per namespace that select pods by the same label, or all pods."""
 
 _EVERYTHING: Final = LabelSelector(())
 
@@ -79,7 +79,7 @@ def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
 
 
 def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ...]:
-    """Return pairs of a namespace and the distinct affinity terms of its pods on a node."""
+    """Return each namespace of pods on a node, with the distinct affinity terms of these pods."""
     found: dict[str, dict[PodTerm, None]] = {}
     for task in node.residents:
         shape = task.shape
@@ -91,7 +91,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the terms beyond the first `MOST_ALIKE` for the same pod label, or for any pods."""
+    """Return the terms beyond the first `MOST_ALIKE` for the same pod label, or for all pods."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(
@@ -107,7 +107,7 @@ def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
 def _limit_terms(
     shape: TaskShape, namespace: str, beyond: Collection[PodTerm], keys: Collection[str]
 ) -> TaskShape:
-    """Return a shape whose excess terms `beyond` are widened; `keys` holds the node label keys."""
+    """Return `shape` with its excess terms `beyond` widened; `keys` holds the node label keys."""
     exact, coarse = [], dict[tuple[bool, str], None]()
     for term in shape.pod_anti_affinity:
         if term not in beyond:

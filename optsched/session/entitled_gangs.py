@@ -27,10 +27,10 @@ def find_entitled_gangs(
 ) -> tuple[CapacityReservation, ...]:
     """Add to each reservation the gangs that are entitled to start before it.
 
-    A gang of another queue is entitled if two conditions hold: with the gang's minimum started, its
-    queue stays within its entitlement; and with the minimum of the gang with the reservation
-    started, that gang's queue exceeds its entitlement. The queues' ancestors below their first
-    common ancestor are compared in the same way.
+    A gang of another queue is entitled if two conditions hold. First, its queue would stay within
+    its entitlement if the gang's minimum started. Second, the queue of the gang with the
+    reservation would exceed its entitlement if that gang's minimum started. The ancestors of both
+    queues below their nearest common ancestor are compared in the same way.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -82,7 +82,7 @@ class _EntitledGangs:
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
-        """Return (Q, R) which entitlements a gang's minimum uses, or None if it exceeds any.
+        """Return the mask (Q, R) of entitlements that a gang's minimum uses; None if it exceeds one.
 
         Also returns None if the queue is not entitled to any resource of the minimum.
         """
@@ -93,10 +93,10 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue would exceed what it keeps if a gang's `minimum` (R,) started.
+        """Return whether a gang's `minimum` (R,) would make its queue exceed its protected amount.
 
-        A queue keeps its entitlement plus its tolerated overuse. Also returns True if the queue is
-        not entitled to any resource of the minimum.
+        The protected amount is the queue's entitlement plus its tolerated overuse. Also returns
+        True if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)

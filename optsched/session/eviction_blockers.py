@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-A reservation or budget is the blocker if evictions can free enough capacity for the gang only
-without it.
+A reservation or budget is the blocker if evictions can free enough capacity for the gang only when
+it is ignored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """The victims of a trial as running-task indices, and the first delayed reservation or None."""
+    """The victims of a trial on axis V, and the first reservation that they delay, or None."""
 
     victims: I64
     delayed: int | None
@@ -118,7 +118,7 @@ class EvictionTrial:
         return has_budgets or any(reservation.nodes for reservation in snapshot.reservations)
 
     def find_blocker(self, gang: int) -> int | str | None:
-        """Return what alone forbids a gang's evictions: a reservation, budgets, or None.
+        """Return the only obstacle to a gang's evictions: a reservation, budgets, or None.
 
         A reservation is returned as its index, and budgets as a clause for a message.
         """

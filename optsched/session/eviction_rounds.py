@@ -82,8 +82,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that still wait after the first round.
 
-    The policy may list the evicting actions before or after the action that moves pods. What is
-    listed second is tried only if the first helps no gang.
+    The policy may list the evicting actions before or after the action that moves pods. The
+    second of the two is tried only if the first helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -257,11 +257,11 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 
 
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
-    """Choose victims jointly for all gangs; return the round with them, or None if not better.
+    """Choose victims jointly for all gangs; return the round with them if it is better, or None.
 
-    It is better if it starts more important gangs than the best round so far, or is at least as
-    good on every level over gangs. Unlike the search gang by gang, the joint search does not evict
-    pods merely to shift shares between queues.
+    The round is better if it starts more important gangs than the best round so far, or is at least
+    as good on every level over gangs. Unlike the search gang by gang, the joint search does not
+    evict pods merely to shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach

@@ -2,8 +2,8 @@
 
 A guarantee that cannot be met would only block all other queues. Queues are processed in order of
 creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees leave on
-all nodes, including NotReady nodes. It is also dropped if it exceeds what they leave of the
-capability of its queue or of an ancestor.
+all nodes, including NotReady nodes. It is also dropped if it exceeds the capability of its queue or
+of an ancestor, less the older queues' guarantees there.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 
 
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
-    """Return each queue's effective guarantee, and under the empty name that of the cluster.
+    """Return the effective guarantee of each queue and, under an empty name, of the cluster.
 
-    It is the larger of the queue's own guarantee and the sum over its child queues.
+    An effective guarantee is the larger of the queue's own guarantee and the sum over its child
+    queues.
     """
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():

@@ -191,7 +191,7 @@ class SessionMetrics:
         name = "volcano_action_scheduling_latency_milliseconds"
         self._action = metrics.histogram(name, "Time of decisions by action", _MS, "action")
         self._sessions = counter("optsched_sessions", "Sessions by engine", "engine")
-        self.skipped = counter("optsched_sessions_skipped", "Skipped sessions, which would repeat a plan")
+        self.skipped = counter("optsched_sessions_skipped", "Sessions skipped as repetitions")
         self.errors = counter("optsched_session_errors", "Sessions that raised an error")
         self._violations = counter("optsched_violations", "Rules broken by unbound plans")
         self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
@@ -263,7 +263,7 @@ class Metrics(ProcessMetrics):
             yield from _amount_families(kind, by_queue)
         share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
         weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if the queue uses all it deserves", "queue_name")
+        over = _family("volcano_queue_overused", "1 if deserved is used in full", "queue_name")
         for name, queue in figures.queues.items():
             share.add_metric([name], queue.share)
             weight.add_metric([name], queue.weight)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""Seconds for which a positive review is cached, as long as controller-runtime caches tokens."""
+"""Seconds for which a positive review is cached; controller-runtime caches tokens equally long."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
@@ -34,7 +34,7 @@ MAX_REVIEWS: Final = 4
 """Maximum number of concurrent reviews; further requests get status 503."""
 
 MAX_CACHED: Final = 256
-"""Number of recent verdicts that each cache keeps; it may hold up to twice as many."""
+"""Number of recent verdicts that each cache keeps for certain; it holds at most twice as many."""
 
 _MAX_TOKEN: Final = 8192
 

@@ -143,8 +143,7 @@ class _ConnectionTable:
         limit, peer = self.limits.connections, connection.peer
         if len(self.open) >= limit:
             totals = Counter(each.peer for each in self.open)
-            # Without the condition on the number, one client could keep all connections in this
-            # stage.
+            # Without the second condition, one client could keep all connections in this stage.
             replaceable = [
                 each
                 for each in self.open

@@ -95,7 +95,7 @@ _R = TypeVar("_R")
 
 
 class MemoryBudget:
-    """A fixed amount of memory, which callers reserve in order of arrival."""
+    """A fixed number of bytes of memory, which callers reserve in order of arrival."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -103,7 +103,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Reserve an amount, after waiting until it is available, while the context is open."""
+        """Wait until `amount` bytes are available, and reserve them while the context is open."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -178,7 +178,7 @@ class Reviewer:
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Answer a review's questions by requests to the API server; return the final response.
+        """Answer a review's questions with requests to the API server; return the final response.
 
         A review may need access reviews, object reads, and dry runs of pod templates. The pod
         templates of a denied request are still validated, so that users see all mistakes at the

@@ -95,8 +95,8 @@ class LiveWorld:
             except NotFound:
                 self._store.record_deleted(ref, "")
             except KubeError as error:
-                # The known state of the object is kept, so the denial that depends on it is not
-                # withdrawn.
+                # The known state of the object is kept, and with it the denial that depends on this
+                # state.
                 log.warning("%s: cannot be read: %s", ref, error)
             has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
         return has_changed
