@@ -116,8 +116,8 @@ class EvictionScope:
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
         """Add a result with value 0 for each omitted level to maximise.
 
-        A level that does not apply to the candidate's victims may apply to other victims. A proof of
-        optimality must therefore include it.
+        A level that does not apply to the candidate's victims may apply to other victims. A proof
+        of optimality must therefore include it.
         """
         found, names = list(results), [r.name for r in results]
         at = 0

@@ -82,7 +82,7 @@ class _EntitledGangs:
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
-        """Return the mask (Q, R) of entitlements that a gang's minimum uses; None if it exceeds one.
+        """Return a mask (Q, R) of entitlements that a gang's minimum uses; None if it exceeds any.
 
         Also returns None if the queue is not entitled to any resource of the minimum.
         """

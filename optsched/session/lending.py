@@ -1,9 +1,9 @@
 """Lend idle capacity to gangs beyond their queues' deserved shares, as a session's last stage.
 
 Mathematics: models/formulation/lending.md. The first stage of a session caps each queue at its
-deserved share. The second stage keeps the first stage's decisions and starts gangs that may borrow
-on the remaining idle capacity. Reclaim can take this capacity back, because a queue with loans
-(borrowed capacity) is above its deserved share.
+deserved share. The second stage keeps these decisions and uses the remaining idle capacity to start
+gangs that may borrow. Reclaim can take this capacity back, because a queue with loans (borrowed
+capacity) is above its deserved share.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every plan with the same values on the levels over gangs places no tasks."""
+        """Whether no plan with the same values on the levels over gangs places a task."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all
 
 
 def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
-    """Start gangs that may borrow on idle capacity, after the first stage.
+    """After the first stage, start gangs that may borrow, on the remaining idle capacity.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
 def separate_loans(
     decided: Decided, levels: Sequence[AnyLevel]
 ) -> tuple[Decisions, Lending | None]:
-    """Split the decisions of a finished plan into those without loans, and the loans.
+    """Split the decisions of a finished plan into decisions without loans, and loans.
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
     the share and gangs that borrow. The split with the best values on the levels over gangs is
@@ -174,7 +174,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """Return the rule that caps queues at deserved shares by weight, or None if not enabled."""
+    """Return the rule `proportion`, which caps queues at weighted shares, or None if disabled."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -184,8 +184,7 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 def without_lending(rules: RuleSet) -> RuleSet:
     """Return the rules without lending, for policies that cannot reclaim loans.
 
-    Reclaiming a loan evicts entire gangs, but the greedy pipeline without a solver does not evict
-    entire gangs for this.
+    Reclaiming a loan evicts entire gangs, which the greedy pipeline without a solver does not do.
     """
     return _with_shares(rules, lends=False)
 
@@ -319,7 +318,7 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return masks (m,) of sets of a queue's gangs that fit the queue's share, best sets first.
+    """Return the best sets of a queue's gangs that fit its share, best first, as masks (m,).
 
     `gain` (m, R) is the request of each gang's placed tasks. `worth` holds each gang's values on
     the levels; the gangs are sorted by it in descending order. `left` (R,) is the unused deserved
@@ -364,8 +363,8 @@ def _can_exceed(problem: Problem) -> Bool:
     """Return the mask (Q,) of queues whose demand exceeds their deserved share of some resource.
 
     A resource is ignored if the queue deserves the cluster's total amount and all idle capacity
-    fits within the deserved share. It may not fit if the queue's pods hold capacity on nodes that
-    are not ready.
+    fits within the deserved share. The idle capacity may exceed that share if the queue's pods hold
+    capacity on NotReady nodes.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -374,7 +373,7 @@ def _can_exceed(problem: Problem) -> Bool:
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether each gang has a task whose class is in `_fitting_classes`."""
+    """Return the mask (m,) of gangs with a task whose class is in `_fitting_classes`."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -385,7 +384,7 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether each gang has a task that fits the idle capacity of some node."""
+    """Return the mask (m,) of gangs with a task that fits the idle capacity of some node."""
     shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
     known: dict[int, bool] = {}
 
@@ -460,8 +459,8 @@ class _Relaxation:
 
     Another plan may start other gangs in the first stage, and may lend to a gang that needs no loan
     in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use the
-    capacity that was idle before the session. If the first stages of all these plans place equal
-    weights, these are subtracted.
+    capacity that was idle before the session. If the first stages of all these plans place the same
+    task weight, this weight is subtracted.
     """
 
     def __init__(self, decided: Decided) -> None:
@@ -521,9 +520,9 @@ class _Relaxation:
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """Return (C,) an upper bound on the number of tasks of each class that fit idle capacity.
+    """Return, for each class (C,), an upper bound on the number of tasks that fit idle capacity.
 
-    The idle capacity is that before the session.
+    Idle capacity is the capacity that was idle before the session.
     """
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
@@ -595,17 +594,17 @@ class Withheld:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the amounts that stay idle, and the reasons."""
+        """A sentence that states which amounts stay idle, and why."""
         amounts = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
         return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return why a gang waits; for a withheld gang, also why it cannot borrow."""
+        """Return why a gang waits and, if the gang is withheld, why it cannot borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason
-        return replace(reason, message=f"{reason.message}; it fits what is idle, but {why}")
+        return replace(reason, message=f"{reason.message}; it fits idle capacity, but {why}")
 
 
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:

@@ -1,8 +1,8 @@
 """Loans instead of preemption: a gang that may borrow idle nodes evicts no pods in its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps each queue at its deserved share. A gang may therefore preempt pods in its queue although an
-idle node could be lent to the gang. In the next session, the victims would borrow that node.
+caps each queue at its deserved share. Under this cap, a gang may preempt pods in its queue although
+an idle node could be lent to the gang. In the next session, the victims would borrow that node.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def lend_before_victims(
     -------
     Candidate
         A plan that starts all gangs of `lent`, except loans to gangs that are less important than
-        those that no longer preempt. It is `lent` itself if no gang can borrow.
+        those that no longer preempt. Returns `lent` itself if no gang can borrow.
 
     """
     session = attempt.session
@@ -135,7 +135,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
 def _with_users(
     actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return `keys` and the keys of all gangs that use capacity of these gangs' victims."""
+    """Return `keys`, and the keys of all gangs that use the capacity of these gangs' victims."""
     gangs: set[str] = set()
     found = set(keys)
     while found != gangs:
@@ -151,8 +151,9 @@ def _without_victims_for(
     """Return a plan with the pipeline's loans, and without victims for some gangs.
 
     The victims keep running and use part of the queue's share. If other gangs then make the queue
-    exceed its share, the least important ones are dropped, and may borrow too. Returns None if the
-    queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is lent.
+    exceed its share, the least important of them are dropped and may borrow instead. Returns None
+    if the queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is
+    lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
@@ -189,7 +190,7 @@ def _starts_all(
     """Return whether a plan starts at least as many tasks of each relevant gang as a known plan.
 
     A gang is relevant if it is at least as important as the least important of `gangs`. The tasks
-    of `gangs` must start immediately, not after other pods have ended.
+    of `gangs` must start immediately, without waiting for other pods to terminate.
     """
     last = max(tier_of[key] for key in gangs)
     required = _count_placed(known, known.decisions.nominated)

@@ -1,4 +1,4 @@
-"""Find contradictions between cluster objects; each is reported as a flaw of one object."""
+"""Find contradictions between cluster objects; each is reported as the `Flaw` of one object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def find_flaws(
     snapshot: Snapshot, unheld: Iterable[Unheld], *, reads_topology: bool
 ) -> tuple[Flaw, ...]:
-    """Return the flaws of queues, shared devices, HyperNodes and gangs' topology requests.
+    """Return the validation errors of queues, GPU and NPU nodes, HyperNodes and PodGroups.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def find_flaws(
         taken = f", of which older queues are guaranteed {older}" if each.older else ""
         have = f"queue {each.holder} above it may" if each.holder else "all nodes together"
         message = f"{amount} are guaranteed, but {have} have {capacity}{taken}"
-        text = f"{message}; nothing of it is reserved"
+        text = f"{message}; none of it is reserved"
         found.append(_queue_flaw(each.queue, FlawCode.GUARANTEE, text))
     found += _tree_flaws(snapshot)
     for name, problems in sorted(snapshot.topology.problems.items()):
@@ -77,19 +77,20 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
                     queue.name,
                     FlawCode.CEILING,
                     f"its capability of {amount_text(resource, limit)} exceeds the "
-                    f"{amount_text(resource, above[1])} of its ancestor {above[0]}, which apply",
+                    f"{amount_text(resource, above[1])} of its ancestor {above[0]}; "
+                    "the smaller applies",
                 )
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield a flaw for each resource whose sum over child queues exceeds the parent's amount."""
+    """Yield an error for each resource of which child queues have more than their parent."""
     children = list(children)
     guaranteed = total(child.guarantee for child in children)
     deserved = total(child.deserved for child in children)
     checks = (
-        (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is itself"),
+        (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is guaranteed"),
         (FlawCode.FLOORS, guaranteed, parent.capability or (), "are guaranteed", "it may have"),
-        (FlawCode.DESERVED, deserved, parent.deserved, "deserve", "it does itself"),
+        (FlawCode.DESERVED, deserved, parent.deserved, "deserve", "it deserves"),
     )
     for code, together, own, verb, its in checks:
         for resource, most in own:
@@ -105,7 +106,7 @@ def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """Return the nearest ancestor that limits a resource and its limit, or None."""
+    """Return the nearest ancestor that limits a resource, with its limit, or None."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]
@@ -120,7 +121,7 @@ def _ceiling_above(
 
 
 def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of nodes whose device plugins report unreadable values or unknown NPUs."""
+    """Yield errors for nodes whose device plugins report unreadable values or unknown NPUs."""
     for node in (n for n in snapshot.nodes if n.shared_gpus or n.card_problem):
         if node.card_problem:
             yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, node.card_problem)
@@ -134,7 +135,7 @@ def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of gangs that request a tier without HyperNodes and are placed anyway."""
+    """Yield an error for each gang that requests a tier without HyperNodes and is placed anyway."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
     if not tiers:
         return
@@ -152,15 +153,15 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
             )
             message = (
                 f"highestTierAllowed is {tier}, but no HyperNode has that tier: "
-                f"known are {', '.join(map(str, tiers))}; {meant}"
+                f"known tiers are {', '.join(map(str, tiers))}; {meant}"
             )
             yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, message)
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield a flaw for the first gang with a hard network topology that no rule reads.
+    """Yield an error for the first gang with a hard network topology that no rule reads.
 
-    One flaw is enough, because the remedy is the same for all such gangs.
+    One error is enough, because the remedy is the same for all such gangs.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):
@@ -182,7 +183,7 @@ def _stays_together(gang: Gang) -> bool:
 
 
 def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Yield flaws of exhausted budgets that protect pods while gangs wait for resources."""
-    message = "it allows no disruption now, and gangs wait for resources of pods under it"
+    """Yield errors for exhausted budgets that protect pods while gangs wait for resources."""
+    message = "it allows no disruption now, and gangs wait for resources of pods it protects"
     for key in sorted(set(keys)):
         yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

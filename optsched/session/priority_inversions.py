@@ -33,7 +33,7 @@ def avoid_inversions(
     others: Sequence[Candidate],
     lend: Callable[[Candidate], tuple[Candidate, list[Violation]]],
 ) -> Candidate:
-    """Return the best plan with fewer victims in which only inverted gangs of `chosen` wait.
+    """Return the best plan with fewer victims that delays only inverted gangs of `chosen`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def avoid_inversions(
     -------
     Candidate
         A plan with fewer victims than `chosen` that places at least as many tasks of each gang that
-        is not inverted in `chosen`. It is `chosen` itself if no candidate is such a plan.
+        is not inverted in `chosen`. Returns `chosen` itself if no candidate is such a plan.
 
     """
     actions = chosen.actions or ()

@@ -286,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs at fault for violations, or all served gangs if this is unknown."""
+    """Return the gangs at fault for violations, or all gangs with actions if it is unknown."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:

@@ -111,7 +111,7 @@ def greedy_options(
 def pipeline_with_evictions(
     attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
 ) -> EvictingPipeline:
-    """Return an evicting pipeline; `tier_of` (G,) overrides the gang orders of plugins."""
+    """Return an evicting pipeline; `tier_of` (G,) replaces the gang order of the plugins."""
     session = attempt.session
     options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)
@@ -120,7 +120,7 @@ def pipeline_with_evictions(
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Solution:
     """Return the solution from which a round's search starts.
 
-    The first choice is the incumbent of the same search in an earlier session, the second choice
+    The first choice is the incumbent of the same search in an earlier session; the second choice is
     the warm start. If neither satisfies every rule, the greedy solution is used.
     """
     session, greedy = attempt.session, each.solutions[0]
@@ -149,8 +149,8 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 def _list_bases(each: Round) -> list[Solution]:
     """Return the greedy solution, and a copy in which preemptors are nominated, not placed.
 
-    A preemptor that takes idle capacity may occupy the node of an earlier placement. Both solutions
-    have equal values on all levels.
+    A preemptor that starts on idle capacity may occupy the node of an earlier placement. Both
+    solutions have equal values on all levels.
     """
     greedy = each.solutions[0]
     decisions = greedy.decisions
@@ -166,7 +166,7 @@ def _list_bases(each: Round) -> list[Solution]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
-    """Return the solver's solution, or the start solution if no solver is used or it is ideal."""
+    """Return the solver's solution, or the start solution if it is ideal or no solver is used."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)

@@ -180,7 +180,7 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Solution
 ) -> Solution | None:
-    """Return an incumbent's solution, or None if it does not fit or is worse than `greedy`.
+    """Return an incumbent's solution, or None if it no longer applies or is worse than `greedy`.
 
     The solution is not verified yet.
     """

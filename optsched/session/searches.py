@@ -176,7 +176,7 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
 
 
 def _is_best(found: Round, *, can_evict: bool) -> bool:
-    """Return whether no other candidate can be better than a round on a level over gangs.
+    """Return whether no other candidate can be better than a round on the levels over gangs.
 
     A round's bounds hold only for its evictions. If the policy permits other evictions, the round
     is best only if it reaches the ideal values.

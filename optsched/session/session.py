@@ -89,7 +89,7 @@ class Trace:
 class Report:
     """The result of a session: the plan, and the problem that the next session reuses.
 
-    `flaws` are contradictions between cluster objects. `opened` are the keys of tasks whose gates
+    `flaws` holds contradictions between cluster objects. `opened` are the keys of tasks whose gates
     open because their queue admits them, although no node fits.
     """
 
@@ -158,7 +158,8 @@ def expected_starts(
     """Predict when waiting gangs could start; return their reservations, keyed by gang.
 
     The prediction assumes that no further gangs arrive and that running pods end when their
-    manifests say. A reservation has `is_open` if the start depends on a pod whose end is unknown.
+    manifests say. `is_open` is true for a reservation whose start depends on a pod with an unknown
+    end.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -198,7 +199,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
     """
     if any(isinstance(a, Evict) and a.to for a in actions):
-        raise ValueError("actions that move a pod to another node cannot be judged")
+        raise ValueError("actions that move a pod to another node cannot be evaluated")
     session = normalise(snapshot, policy, SessionContext())
     reserved = reserve(session.snapshot, session.policy, None, is_ordered=session.is_optimised)
     attempt = Attempt(session, reserved.snapshot, reserved)

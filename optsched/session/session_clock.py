@@ -26,11 +26,7 @@ class SessionClock:
     Parameters
     ----------
     clock
-        The clock, or None if no clock may be read. Then every phase takes 0 seconds.
-    limits
-        The limits of one search, before the clock reduces them.
-    period_ms
-        The wall time in milliseconds within which the session aims to end, or None.
+        The clock, or None if no clock may be read. Without it, every phase takes 0 seconds.
 
     """
 
@@ -133,7 +129,7 @@ class SessionClock:
 
         Each search's budget is a tenth of the next one's, and at least `LEAST_SHORTER_MS`. Without
         a budget, the deterministic time is divided by ten in the same way, with the minimum
-        `LEAST_SHORTER_S`. Empty once a search has run.
+        `LEAST_SHORTER_S`. There are none once a search has run.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -226,7 +222,7 @@ class SessionClock:
 
 
 def _shorten(limits: Limits) -> Limits:
-    """Return limits with a tenth of the budget, or of the deterministic time without a budget."""
+    """Return limits with a tenth of the budget or, without a budget, of the deterministic time."""
     if limits.budget_ms is None:
         return replace(limits, deterministic=limits.deterministic / 10)
     return replace(limits, budget_ms=limits.budget_ms // 10)

@@ -20,7 +20,7 @@ DEFAULT_SECONDS: Final = 10.0
 
 
 ENGINES: Final = 2
-"""Number of engines of an offline solve, which delays no pod."""
+"""Number of engines that an offline solve runs; it delays no pods."""
 
 
 def limits_of(
@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """Return the limits of a solve; if `gap` is set, the solve of a level ends within the gap."""
+    """Return the limits of a solve; if `gap` is set, each level is solved to within this gap."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work

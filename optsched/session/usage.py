@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Minimum relative difference between the usage and the last written, decayed usage to write."""
+"""Minimum relative change to write a usage again, compared with the decayed last written usage."""
 
 
 class UsageKeeper:

@@ -130,7 +130,7 @@ def test_metrics_are_served_over_tls_with_a_certificate(command: Command) -> Non
         (("--metrics-auth",), "--metrics-auth needs --metrics-tls-cert-file"),
         (("--metrics-address=:1",), "--metrics-address needs --metrics-tls-cert-file"),
         (CERTIFICATE[:1], "--metrics-tls-cert-file and --metrics-tls-private-key-file are ne"),
-        ((*CERTIFICATE, "--metrics-address=x"), "'x' is no address: write HOST:PORT or :PORT"),
+        ((*CERTIFICATE, "--metrics-address=x"), "'x' is not an address: write HOST:PORT or :PORT"),
     ],
 )
 def test_what_metrics_need_is_named(
@@ -208,7 +208,7 @@ def test_more_is_said_on_demand(command: Command) -> None:
         (["--node-selector", "gpu"], "'gpu': write LABEL:VALUE"),
         (["--node-selector", ":gpu"], "':gpu': write LABEL:VALUE"),
         (["-v=much"], "'much' is not a whole number"),
-        (["--listen-address", "here"], "'here' is no address: write HOST:PORT or :PORT"),
+        (["--listen-address", "here"], "'here' is not an address: write HOST:PORT or :PORT"),
         (["--leader-elect-lease-duration", "5s"], "each has to be longer than the next"),
     ],
 )

@@ -96,7 +96,7 @@ def test_what_an_administrator_may_choose(command: Command):
     [
         (("--enabled-admission=/jobs/approve",), "unknown: /jobs/approve; known are"),
         (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file are needed"),
-        (("--listen-address=x",), "'x' is no address"),
+        (("--listen-address=x",), "'x' is not an address"),
         (("--graceful-shutdown-time=0s",), "has to be longer than zero"),
     ],
 )

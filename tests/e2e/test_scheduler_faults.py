@@ -79,20 +79,20 @@ def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> No
     site.await_waits("round", "InvalidQueue")
     assert await_told(site, "Queue", vast, "GuaranteeNotHeld") == (
         "100 cpu are guaranteed, but all nodes together have 8 cpu, of which older queues are "
-        "guaranteed 2 cpu; nothing of it is reserved"
+        "guaranteed 2 cpu; none of it is reserved"
     )
     assert await_told(site, "Queue", second, "GuaranteeNotHeld") == (
         f"2 cpu are guaranteed, but queue {small} above it may have 2 cpu, of which older queues "
-        "are guaranteed 2 cpu; nothing of it is reserved"
+        "are guaranteed 2 cpu; none of it is reserved"
     )
     assert await_told(site, "Queue", wide, "CapabilityContradicts") == (
-        f"its capability of 3 cpu exceeds the 2 cpu of its ancestor {small}, which apply"
+        f"its capability of 3 cpu exceeds the 2 cpu of its ancestor {small}; the smaller applies"
     )
     assert await_told(site, "Queue", small, "GuaranteesContradict") == (
         "the queues below it are guaranteed 4 cpu together, more than the 2 cpu that it may have"
     )
     assert await_told(site, "Queue", small, "DeservedContradict") == (
-        "the queues below it deserve 4 cpu together, more than the 2 cpu that it does itself"
+        "the queues below it deserve 4 cpu together, more than the 2 cpu that it deserves"
     )
     assert f"Queue {vast}: GuaranteeNotHeld: 100 cpu are guaranteed" in scheduler.log
 
@@ -141,7 +141,7 @@ def test_a_budget_that_forbids_everything_is_told_and_the_rest_is_bound(site: Si
     site.gang("innocent", 1)
     site.await_bound("innocent", 1)
     told = await_told(site, "PodDisruptionBudget", "keep", "BudgetForbidsAll", namespace=site.name)
-    assert told == "it allows no disruption now, and gangs wait for resources of pods under it"
+    assert told == "it allows no disruption now, and gangs wait for resources of pods it protects"
     budget = f"; 1 pod that could make room stays because of the disruption budget {site.name}/keep"
     condition = site.await_waits("urgent", "NotEnoughResources", budget)
     assert condition["message"].endswith(budget)

@@ -99,7 +99,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             [Queue("q", **amounts(guarantee=100))],
             [
                 "GuaranteeNotHeld: 100 cpu are guaranteed, but all nodes together have 8 cpu; "
-                "nothing of it is reserved"
+                "none of it is reserved"
             ],
         ),
         (
@@ -109,7 +109,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             ],
             [
                 "GuaranteeNotHeld: 4 cpu are guaranteed, but all nodes together have 8 cpu, of "
-                "which older queues are guaranteed 5 cpu; nothing of it is reserved"
+                "which older queues are guaranteed 5 cpu; none of it is reserved"
             ],
         ),
         (
@@ -120,7 +120,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             ],
             [
                 "GuaranteesContradict: the queues below it are guaranteed 3 cpu together, more "
-                "than the 1 cpu that it is itself"
+                "than the 1 cpu that it is guaranteed"
             ],
         ),
         (
@@ -130,7 +130,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             ],
             [
                 "GuaranteeNotHeld: 3 cpu are guaranteed, but queue q above it may have 2 cpu; "
-                "nothing of it is reserved",
+                "none of it is reserved",
                 "GuaranteesContradict: the queues below it are guaranteed 3 cpu together, more "
                 "than the 2 cpu that it may have",
             ],
@@ -142,7 +142,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             ],
             [
                 "DeservedContradict: the queues below it deserve 2 cpu together, more than the "
-                "1 cpu that it does itself"
+                "1 cpu that it deserves"
             ],
         ),
         (
@@ -153,7 +153,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
             ],
             [
                 "CapabilityContradicts: its capability of 3 cpu exceeds the 2 cpu of its ancestor "
-                "p, which apply"
+                "p; the smaller applies"
             ],
         ),
     ],
@@ -229,7 +229,7 @@ def test_tiers_that_no_hypernode_has(solver: str, tier: int, meaning: str) -> No
     assert flaws(report) == [
         CIRCLE,
         f"PodGroup ns/asks: TierNotFound: highestTierAllowed is {tier}, but no HyperNode has that "
-        f"tier: known are 1, 3; {meaning}",
+        f"tier: known tiers are 1, 3; {meaning}",
     ]
     assert len(report.plan.binds) == 4
 
@@ -317,7 +317,7 @@ def test_budgets_that_forbid_everything_are_named(solver: str, queue: str, prior
     report = decide(replace(snapshot, budgets=(KEEP,)), solver)
     assert flaws(report) == [
         "PodDisruptionBudget ns/keep: BudgetForbidsAll: it allows no disruption now, and gangs "
-        "wait for resources of pods under it"
+        "wait for resources of pods it protects"
     ]
     told = str(report.plan.pending["ns/wants"])
     assert told.startswith("NotEnoughResources: ")

@@ -173,7 +173,7 @@ def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]
         head = f"{section[:-1]} {entry['name']}"
         address = server or fields.get("server")
         if section == "clusters" and not is_http_address(str(address or "")):
-            mistake = " is missing" if address is None else f": {address!r} is no address"
+            mistake = " is missing" if address is None else f": {address!r} is not an address"
             yield f"{head}: server{mistake}: write https://HOST:PORT"
         plugin = fields.get("exec")
         program = str(plugin.get("command") or "") if isinstance(plugin, dict) else ""

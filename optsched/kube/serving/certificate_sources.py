@@ -76,7 +76,7 @@ class CertificateFiles:
         trusted = _read_file(self.authority) if self.authority else b""
         certificate, key = _read_file(self.certificate), _read_file(self.key)
         if self.authority and not is_authority(trusted):
-            raise CertificateError(f"{self.authority}: is no certificate in PEM")
+            raise CertificateError(f"{self.authority}: is not a PEM certificate")
         return Credentials(certificate, key, trusted)
 
 
@@ -255,4 +255,4 @@ class ServedCertificate:
             self.present(credentials)
         except (ssl.SSLError, ValueError) as e:
             pair = f"{files.certificate} and {files.key}"
-            raise CertificateError(f"{pair} are no certificate and its key in PEM") from e
+            raise CertificateError(f"{pair} are not a PEM certificate and its key") from e

@@ -41,7 +41,7 @@ class Address:
         host = host.removeprefix("[").removesuffix("]")
         is_port = is_decimal(port, 5) and int(port) <= 65535
         if not colon or not is_port or not is_host(host):
-            raise ValueError(f"{text!r} is no address: write HOST:PORT or :PORT")
+            raise ValueError(f"{text!r} is not an address: write HOST:PORT or :PORT")
         return cls(host, int(port))
 
 

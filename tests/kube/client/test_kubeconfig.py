@@ -50,7 +50,7 @@ MISTAKES: Final = {
     "no cluster": (changed("cluster: c, ", ""), "context a: cluster is missing"),
     "user": (changed("user: u,", "user: x,"), "context a: there is no user 'x'; there are u"),
     "no server": (changed(SERVER, ""), "cluster c: server is missing: write https://HOST:PORT"),
-    "no address": (changed("http://127.0.0.1:9", "here"), "cluster c: server: 'here' is no addr"),
+    "no address": (changed("http://127.0.0.1:9", "here"), "cluster c: server: 'here' is not an a"),
     "port": (changed("127.0.0.1:9", "127.0.0.1:99999"), "cluster c: server: 'http://127.0.0.1:9"),
     "CA": (
         changed(SERVER, f"{SERVER}, certificate-authority: /gone"),

@@ -143,7 +143,7 @@ def test_an_authority_that_is_no_certificate_is_refused(tmp_path: Path, content:
     paths = [tmp_path / name for name in ("crt", "key", "ca")]
     for path in paths:
         path.write_bytes(content)
-    with pytest.raises(CertificateError, match=r"/ca: is no certificate in PEM$"):
+    with pytest.raises(CertificateError, match=r"/ca: is not a PEM certificate$"):
         asyncio.run(CertificateFiles(*paths).credentials())
 
 

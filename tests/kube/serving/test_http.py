@@ -112,5 +112,5 @@ def test_addresses(text: str, expected: Address) -> None:
 
 @pytest.mark.parametrize("text", ["", "8080", "host", "host:", "host:http", ":65536", "a:-1"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address: write HOST:PORT or :PORT"):
+    with pytest.raises(ValueError, match="is not an address: write HOST:PORT or :PORT"):
         Address.parse(text)
