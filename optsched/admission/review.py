@@ -84,10 +84,9 @@ class Resource:
 class AccessQuestion:
     """The question whether a subject has a permission (SubjectAccessReview).
 
-    The answer is a boolean.
-    `namespace` is the namespace in which the subject needs the permission; if it is empty, the
-    subject needs the permission in the whole cluster. `subresource` is, for example, `binding`; if
-    it is empty, the permission is for the object itself.
+    The answer is a boolean. `namespace` is the namespace in which the subject needs the permission;
+    if it is empty, the subject needs the permission in the whole cluster. `subresource` is, for
+    example, `binding`; if it is empty, the permission is for the object itself.
     """
 
     subject: Subject

@@ -1,4 +1,4 @@
-"""The custom kinds and their schemas, which the manifests in `deploy/crds` define.
+"""The custom resource kinds and their schemas, which the manifests in `deploy/crds` define.
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
@@ -9,10 +9,10 @@ as follows:
 - `kubectl get` prints more columns.
 - The event `JobUnknown` is accepted as another name for `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
-- `status.evictions` counts restarts after evictions, which do not count as retries.
+- `status.evictions` counts the restarts after evictions; these restarts use no retries.
 - `status.deletions` lists deleted pods for which the timeout of a lifecycle policy has not expired.
-- Pod templates keep all their fields.
-- Durations must match a pattern, because a duration that Go cannot parse stops every client that
+- No field of a pod template is pruned.
+- Durations must match a pattern. A duration that Go cannot parse would break every Go client that
   watches jobs.
 """
 
@@ -46,7 +46,7 @@ CUSTOM_KINDS: Final = (
     kinds.JOB_TEMPLATE,
     kinds.COLOCATION_CONFIGURATION,
 )
-"""The custom kinds that the manifests in `deploy/crds` define."""
+"""The custom resource kinds that the manifests in `deploy/crds` define."""
 
 _CHECKED_KINDS: Final = frozenset(CUSTOM_KINDS) - {
     kinds.NODE_SHARD,
@@ -101,10 +101,10 @@ def job_spec_schema() -> Schema:
 
 
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
-    """Return an error for each field that a kind does not have, with a suggested field name.
+    """Return an error for each field of `obj` that the schema of `kind` does not declare.
 
-    An API server silently drops unknown fields. For kinds without a schema in this package, such
-    as Pod, the result is empty.
+    An API server silently drops such fields. The result is empty for kinds without a schema in this
+    package, such as Pod.
     """
     if kind not in _CHECKED_KINDS:
         return ()
@@ -146,4 +146,4 @@ def _hint(name: object, fields: Schema) -> str:
     close = get_close_matches(str(name), fields, n=1)
     if close:
         return f"is the value of an unknown field; did you mean {close[0]}?"
-    return f"is the value of an unknown field; known are {', '.join(sorted(fields))}"
+    return f"is the value of an unknown field; known fields are {', '.join(sorted(fields))}"

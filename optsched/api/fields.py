@@ -156,11 +156,11 @@ class Fields:
                 self.reject(required, None, "is missing and has no default")
 
     def path_of(self, name: str) -> str:
-        """Return the full path of a field, such as `spec.weight`, for messages."""
+        """Return the full path of a field as messages show it, such as `spec.weight`."""
         return f"{self._path}.{name}" if self._path else name
 
     def reject(self, name: str, value: object, message: str) -> None:
-        """Add an error for a field that cannot be used."""
+        """Add the error that a field's value is invalid."""
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
@@ -257,7 +257,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the accepted strings in a list field; add an error for each other string."""
+        """Return the strings in a list field that are valid; add an error for each invalid one."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -372,7 +372,7 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector; an object must meet all conditions. Without any, every object matches."""
+    """A label selector: an object matches if it meets all conditions."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()

@@ -30,7 +30,7 @@ _NO_MEMBERS = "is missing: list at least one member"
 
 
 class MemberType(StrEnum):
-    """Whether a HyperNode member is a node or another HyperNode."""
+    """The type of a HyperNode member: a node or another HyperNode."""
 
     NODE = "Node"
     HYPER_NODE = "HyperNode"
@@ -38,7 +38,7 @@ class MemberType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A HyperNode member, selected by exactly one of name, pattern and labels."""
+    """A member of a HyperNode; exactly one of `name`, `pattern` and `labels` selects it."""
 
     type: MemberType
     name: str = ""
@@ -120,7 +120,7 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
 def _member(fields: Fields) -> Member | None:
     """Parse a HyperNode member.
 
-    Returns None and records an error if the type or selector is missing or ambiguous.
+    If its type or selector is missing or ambiguous, records an error and returns None.
     """
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
@@ -158,8 +158,8 @@ def _pattern(regex: Fields) -> str:
 class NumaResource:
     """A resource whose units belong to NUMA nodes.
 
-    `allocatable` lists the ids of idle units (such as CPUs) as numbers and ranges, for example
-    `0-3,8`. `capacity` is the number of units.
+    `allocatable` lists the ids of the idle units (for example CPUs) as numbers and ranges, such as
+    `0-3,8`. `capacity` is the total number of units.
     """
 
     allocatable: str = ""
@@ -177,7 +177,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources allocated to one pod; `containers` holds the node agent's data unparsed."""
+    """The resources allocated to one pod; `containers` holds the node agent's unparsed data."""
 
     uid: str
     name: str
@@ -198,7 +198,7 @@ class GpuPlace:
 class Numatopology:
     """The NUMA layout of the node that has the same name as the Numatopology.
 
-    `policies` maps the name of a kubelet manager's policy, such as CPUManagerPolicy, to its value.
+    `policies` maps the name of a kubelet policy, such as CPUManagerPolicy, to its value.
     `reserved` maps resources to unparsed quantities. `cpus` and `gpus` are keyed by device id.
     `errors` holds an error for each field that cannot be read; these fields are ignored.
     """

@@ -74,7 +74,7 @@ class JobAction(StrEnum):
 
 
 class NumaPolicy(StrEnum):
-    """How strictly a task's CPUs and devices must be aligned with NUMA nodes."""
+    """A task's NUMA policy: how strictly its CPUs and devices must be aligned with NUMA nodes."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -83,7 +83,7 @@ class NumaPolicy(StrEnum):
 
 
 class Iteration(StrEnum):
-    """Whether a task waits for any or for all of its dependencies."""
+    """Whether a task waits for any one or for all of the tasks on which it depends."""
 
     ANY = "any"
     ALL = "all"
@@ -93,8 +93,8 @@ class Iteration(StrEnum):
 class LifecyclePolicy:
     """The action that an event or an exit code triggers.
 
-    `action` is None if the field cannot be read. `timeout_ms` is the time in milliseconds for which
-    the event must last before the action runs, or None.
+    `action` is None if the field cannot be read. `timeout_ms` is how long the event must last
+    before the action runs, in milliseconds, or None to run it immediately.
     """
 
     action: JobAction | None
@@ -113,7 +113,7 @@ class DependsOn:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPolicy:
-    """The partitions of equal size into which a task's pods are divided."""
+    """A policy that divides a task's pods into `total` partitions of `size` pods each."""
 
     total: int
     size: int
@@ -158,9 +158,9 @@ MAX_PODS: Final = 100_000
 class JobSpec:
     """The spec of a job.
 
-    `min_available` is the number of pods that start together. If the field is absent, it is the sum
-    of the tasks' `min_available`. `ttl_s`, `min_success` and `running_estimate_ms` are None if
-    their field is absent. `plugins` maps plugin names to arguments.
+    `min_available` is the number of pods that start together; by default, it is the sum of the
+    tasks' `min_available`. `ttl_s`, `min_success` and `running_estimate_ms` are None if the spec
+    does not set them. `plugins` maps plugin names to arguments.
     """
 
     scheduler_name: str = wellknown.DEFAULT_SCHEDULER_NAME
@@ -185,7 +185,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobCondition:
-    """A phase that a job has entered; `transition_ms` is in ms since 1970, or None."""
+    """A phase that a job entered, and when: `transition_ms` is in ms since 1970, or None."""
 
     phase: JobPhase
     transition_ms: int | None = None
@@ -193,7 +193,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """The deletion of a pod whose replacement pod has not run yet.
+    """The deletion of a job's pod; it is kept until the replacement pod runs.
 
     `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster deleted the pod, not a
     user.
@@ -229,7 +229,7 @@ class JobRestarts:
     """The version of a job and its number of restarts.
 
     `evictions` counts restarts after evictions; `retries` counts all other restarts. `restarted`
-    maps each restarted task, partition or pod to the minimum job version of its pods.
+    maps each restarted task, partition or pod to the lowest job version that its pods may have.
     """
 
     version: int = 0
@@ -297,9 +297,7 @@ def read_job_spec(spec: Fields) -> JobSpec:
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
     num_pods = sum(task.replicas for task in tasks)
     if num_pods > MAX_PODS:
-        message = (
-            f"pods in all are too many: write at most {MAX_PODS} replicas in all tasks together"
-        )
+        message = f"pods in total are too many: all tasks together may have {MAX_PODS} replicas"
         spec.reject("tasks", num_pods, message)
     return JobSpec(
         scheduler_name=spec.text("schedulerName") or wellknown.DEFAULT_SCHEDULER_NAME,
@@ -438,10 +436,10 @@ def _deletions(status: Fields) -> dict[str, PodDeletion]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A Command, which runs an action once, such as AbortJob, ResumeJob or CloseQueue.
+    """A request to run an action, such as AbortJob, ResumeJob or CloseQueue, once.
 
-    `target` is the object on which to act, or None if the Command names no object. `errors` holds
-    an error for each unreadable field.
+    `target` is the object on which to run it, or None if the Command names no object. `errors`
+    holds an error for each unreadable field.
     """
 
     meta: ObjectMeta
@@ -469,7 +467,7 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
     whole = Fields(obj, schema_of(kinds.COMMAND), "", errors)
     fields, action, target = whole.optional_record("target"), whole.text("action"), None
     if fields is not None:
-        # This call only records an error if the field is not a boolean.
+        # The value is not used; reading it records an error if it is not a boolean.
         fields.boolean("blockOwnerDeletion")
         target = OwnerReference(
             api_version=fields.text("apiVersion"),

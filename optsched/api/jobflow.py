@@ -59,7 +59,7 @@ class TcpProbe:
 
 @dataclass(frozen=True, slots=True)
 class TaskProbe:
-    """A phase that the pods of a task must have reached."""
+    """A pod phase that the pods of a task must have reached."""
 
     task: str
     phase: str
@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes of target jobs; once all pass, a dependent job may start before they complete."""
+    """Probes of the jobs that a job depends on; once all pass, the job may start."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()
@@ -86,7 +86,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class FlowJobHistory:
-    """A phase that a job of a JobFlow has entered; times are in ms since 1970, or None."""
+    """One phase in the history of a JobFlow's job; times are in ms since 1970, or None."""
 
     phase: JobPhase | None
     start_ms: int | None = None
@@ -252,9 +252,9 @@ def _phase(text: str) -> JobPhase | None:
 class JobTemplate:
     """A template from which JobFlows create jobs.
 
-    `template` is the stored spec, which is copied into created jobs. `job` is the parsed spec.
-    `jobs` holds the names of the jobs created from the template, as listed in the stored status.
-    `errors` holds an error for each unreadable field, which takes its default value.
+    `template` is the unparsed spec, which is copied into created jobs; `job` is the parsed spec.
+    `jobs` holds the names of the created jobs, read from the stored status. `errors` holds an error
+    for each unreadable field, which takes its default value.
     """
 
     meta: ObjectMeta
@@ -293,7 +293,7 @@ def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError
 
 
 class ConcurrencyPolicy(StrEnum):
-    """What a CronJob does when a job is due while an earlier job still runs."""
+    """What a CronJob does if its next job is due while an earlier job is still running."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"
@@ -317,7 +317,7 @@ class ActiveJob:
 class CronJobTemplate:
     """The labels, annotations and spec of the jobs that a CronJob creates.
 
-    `spec` is the stored spec, which is copied into created jobs. `job` is the parsed spec.
+    `spec` is the unparsed spec, which is copied into created jobs; `job` is the parsed spec.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -330,9 +330,9 @@ class CronJobTemplate:
 class CronJob:
     """A CronJob, which creates jobs on a schedule.
 
-    `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay in
-    seconds after the scheduled time at which a job may still start, or None. `last_schedule_ms`
-    and `last_success_ms` are in milliseconds since 1970, or None. `errors` holds an error for each
+    `time_zone` is empty if the field is absent. `starting_deadline_s` limits how many seconds after
+    its scheduled time a job may still be created; None means no limit. `last_schedule_ms` and
+    `last_success_ms` are in milliseconds since 1970, or None. `errors` holds an error for each
     unreadable field, which takes its default value.
     """
 

@@ -31,7 +31,7 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that turns `before` into `after`; it removes keys missing in `after`."""
+    """Return a merge patch that turns `before` into `after`, also by removing keys."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     removed = dict.fromkeys(sorted(before.keys() - after.keys()))
@@ -79,7 +79,7 @@ def version_of(obj: Manifest) -> str:
 
 
 def with_condition(obj: Manifest, condition: Manifest) -> list[Manifest]:
-    """Return an object's conditions after `condition` has replaced one of the same type."""
+    """Return an object's conditions with `condition` added or replacing one of the same type."""
     listed = (obj.get("status") or {}).get("conditions") or ()
     return [*(each for each in listed if each.get("type") != condition["type"]), condition]
 
@@ -95,10 +95,10 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
-    """Return the submitter annotation for an object that a controller creates from other objects.
+    """Return the submitter annotation for an object that a controller creates from `manifests`.
 
-    Admission recorded the submitters on each source object. The result is empty if a source object
-    has no record; the submitter of the created object is then unknown.
+    The created object's submitters are those that admission recorded on all source objects. The
+    result is empty if a source object has no record.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):
@@ -107,7 +107,7 @@ def acting_for(*manifests: Manifest) -> dict[str, str]:
 
 
 def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return a template's annotations without its submitter record, which users could forge."""
+    """Return a template's annotations without the submitter annotation, which users could forge."""
     return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 
@@ -153,7 +153,7 @@ def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
 def is_controlled_by(obj: Manifest, kind: Kind, uid: str) -> bool:
     """Return whether the controlling owner of an object has this kind and UID.
 
-    The kind must match because admission checks owner references by kind.
+    The kind must match, because admission only prevents users from naming owners of this kind.
     """
     owner = controller_of(obj)
     return owner is not None and is_owned_as(owner, kind) and owner.get("uid") == uid

@@ -1,4 +1,4 @@
-"""The kinds that a scheduler reads and writes, and their paths on the API server."""
+"""The Kubernetes kinds that optsched reads and writes, and their paths on the API server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Kind:
     """A kind of API object.
 
     `group` is empty for the core group. `plural` is the name in API paths. `has_status` is true if
-    the kind has a status subresource. `categories` holds names under which `kubectl get` lists
-    objects of several kinds together.
+    the kind has a status subresource. `categories` holds the kind's `kubectl get` categories, each
+    of which lists the objects of several kinds.
     """
 
     group: str
@@ -84,7 +84,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""The upstream Kubernetes PodGroup kind, newest version first; clusters serve various versions."""
+"""The upstream PodGroup kind in each API version, newest first; clusters serve some of them."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
@@ -259,7 +259,7 @@ RESOURCE_SLICES: Final = tuple(
     )
     for version in _DEVICE_VERSIONS
 )
-"""The ResourceSlice kind, newest version first; clusters serve various versions."""
+"""The ResourceSlice kind in each API version, newest first; clusters serve some of them."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 REPLICA_SET: Final = Kind(
     "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
@@ -372,12 +372,12 @@ def collection_path(kind: Kind, namespace: str | None = None) -> str:
     if namespace is None:
         return f"{root}/{kind.plural}"
     if not kind.namespaced:
-        raise ValueError(f"{kind} has no namespace; got {namespace!r}")
+        raise ValueError(f"{kind} is cluster-scoped, so it has no namespace {namespace!r}")
     return f"{root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"
 
 
 def is_path_segment(name: str) -> bool:
-    """Return whether a name is one segment of a request path, as every object name must be.
+    """Return whether a name is a valid path segment; every object name must be one.
 
     Source: apimachinery, pkg/api/validation/path (IsValidPathSegmentName).
     """

@@ -33,8 +33,8 @@ class OwnerReference:
 class ObjectMeta:
     """The name, timestamps, labels, annotations and owners of an object.
 
-    `creation_ms` is 0 if the object has no creation time, as in a manifest. `deletion_ms` is the
-    deletion timestamp, or None. Timestamps are in milliseconds since 1970.
+    `creation_ms` is 0 if the object has no creation time, for example in a manifest. `deletion_ms`
+    is the deletion timestamp, or None. Timestamps are in milliseconds since 1970.
     """
 
     name: str

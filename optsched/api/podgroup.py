@@ -43,7 +43,7 @@ class PodGroupPhase(StrEnum):
 
 
 class TopologyMode(StrEnum):
-    """Whether a network topology limit is required (hard) or preferred (soft)."""
+    """Whether the limit on the topology tier is required (hard) or preferred (soft)."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest tier that a gang's pods may span, as a number or a name; or no limit."""
+    """The highest topology tier that a gang's pods may span; without a number or name, no limit."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
@@ -99,9 +99,10 @@ class PodGroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """Pods that start together or not at all; amounts are in base units, keyed by resource.
+    """Pods that start together or not at all.
 
-    `errors` holds an error for each unreadable field; a PodGroup with errors is not scheduled.
+    `min_resources` is in base units, keyed by resource. `errors` holds an error for each unreadable
+    field; a PodGroup with errors is not scheduled.
     """
 
     meta: ObjectMeta
@@ -161,13 +162,13 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
     tier = topology.optional_integer("highestTierAllowed")
     tier_name = topology.text("highestTierName")
     if tier is not None and tier_name:
-        problem = "names a tier next to highestTierAllowed: keep one of the two"
+        problem = "may not be set together with highestTierAllowed: keep one of the two"
         topology.reject("highestTierName", tier_name, problem)
     return NetworkTopology(TopologyMode(topology.text("mode")), tier, tier_name)
 
 
 MOST_RESOURCES: Final = 100
-"""Maximum number of resources in minResources; the same limit applies to a pod's resources."""
+"""Maximum number of resource names in a PodGroup's minResources or in a pod's requests."""
 
 
 def _min_resources(spec: Fields) -> dict[str, int]:
@@ -214,18 +215,18 @@ def _status(status: Fields) -> PodGroupStatus:
 # --- schedulinggroup ------------------------------------------------------------------------------
 
 _POLICY: Final = record(
-    "When pods may start: exactly one of basic and gang.",
+    "When pods may start; exactly one of basic and gang must be set.",
     basic=record("Each pod may start alone."),
     gang=record(
         "All pods start together.",
         ("minCount",),
-        minCount=integer("Pods that start together.", minimum=1),
+        minCount=integer("Number of pods that start together.", minimum=1),
     ),
 )
 _CONSTRAINTS: Final = record(
     "Where pods may run.",
     topology=listing(
-        "Labels of nodes whose values must be the same for all pods.",
+        "Node labels; all pods run on nodes with the same value of each label.",
         record("One label.", ("key",), key=text("Key of the label.")),
     ),
 )
@@ -237,17 +238,17 @@ SCHEDULING_POD_GROUP_SCHEMA: Final = whole_object(
         schedulingPolicy=_POLICY,
         schedulingConstraints=_CONSTRAINTS,
         resourceClaims=listing("Devices for the whole group.", record("One claim.")),
-        parentCompositePodGroupName=name("The CompositePodGroup that contains the group."),
+        parentCompositePodGroupName=name("The CompositePodGroup to which the PodGroup belongs."),
         priorityClassName=name("Name of the group's PriorityClass."),
         priority=integer("Priority of the group."),
     ),
 )
 
-_NO_POLICY: Final = "names no policy: write basic or gang"
+_NO_POLICY: Final = "has no policy: write basic or gang"
 _TWO_POLICIES: Final = "has both basic and gang: keep one"
 _ONE_LABEL: Final = "lists several labels; only one is supported"
-_NO_CLAIMS: Final = "requests devices by claims of the group, which are not supported"
-_NO_PARENT: Final = "makes the group part of a CompositePodGroup, which is not supported"
+_NO_CLAIMS: Final = "requests devices for the whole PodGroup, which is not supported"
+_NO_PARENT: Final = "adds the PodGroup to a CompositePodGroup, which is not supported"
 
 
 @dataclass(frozen=True, slots=True)

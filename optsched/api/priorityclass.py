@@ -19,11 +19,11 @@ PRIORITY_CLASS_SCHEMA: Final = record(
     apiVersion=text("Group and version of the kind."),
     kind=text("Name of the kind."),
     metadata={"type": "object"},
-    value=integer("The priority; pods with a higher priority go first."),
-    globalDefault=boolean("Whether pods that name no class have this class."),
+    value=integer("The priority; pods with a higher priority are scheduled first."),
+    globalDefault=boolean("Whether this is the class of pods that name none."),
     description=text("When to use this class."),
     preemptionPolicy=text(
-        "Whether its pods may preempt others.",
+        "Whether pods of this class may preempt pods with a lower priority.",
         enum=["PreemptLowerPriority", "Never"],
         default="PreemptLowerPriority",
     ),
@@ -39,7 +39,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass, which names a pod priority."""
+    """A PriorityClass: a named priority for pods."""
 
     meta: ObjectMeta
     value: int

@@ -1,8 +1,8 @@
-"""Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
+"""Queues, which divide the cluster among their jobs, read from `scheduling.volcano.sh/v1beta1`.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
-(pkg/webhooks/admission/queues). Unlike Volcano 1.14 and later, a guarantee without a deserved
-amount is accepted.
+(pkg/webhooks/admission/queues). Unlike in Volcano 1.14 and later, a queue may have a guarantee
+without a deserved amount.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DequeueStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupTerms:
-    """The required and the preferred node groups of an affinity or anti-affinity."""
+    """The names of an affinity's or anti-affinity's required and preferred node groups."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class NodeGroupTerms:
 
 @dataclass(frozen=True, slots=True)
 class QueueAffinity:
-    """The affinity and the anti-affinity of a queue to node groups."""
+    """A queue's affinity and anti-affinity to node groups."""
 
     node_group_affinity: NodeGroupTerms = NodeGroupTerms()
     node_group_anti_affinity: NodeGroupTerms = NodeGroupTerms()
@@ -74,10 +74,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class DeviceQuota:
-    """Quotas on devices that pods claim through dynamic resource allocation (DRA).
+    """A queue's quotas on devices that pods claim through dynamic resource allocation (DRA).
 
-    The keys are the same as in Volcano's capacity plugin: `deviceclass/<class>` for a number of
-    devices, and `<dimension>.deviceclass/<class>` for a consumable capacity.
+    The keys are the same as in Volcano's capacity plugin. `deviceclass/<class>` limits the number
+    of devices; `<dimension>.deviceclass/<class>` limits a consumable capacity of the devices.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)
@@ -109,11 +109,11 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, which is a share of the cluster; amounts are in base units, keyed by resource.
+    """A queue; amounts are in base units, keyed by resource.
 
     Device fractions are rounded down in `capability` and `deserved`, and up in `guarantee`. A
     resource that is not listed in `capability` has no limit. `deserved` holds the amounts in the
-    spec; `effective_deserved` adds the amounts that the guarantee implies. `parent` is empty for a
+    spec; in `effective_deserved`, the guarantee replaces missing amounts. `parent` is empty for a
     top-level queue. `errors` holds an error for each field that cannot be read; the scheduler
     places no task of a queue with errors.
     """
@@ -141,9 +141,9 @@ class Queue:
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
-        """The users, groups and namespaces that may submit, keyed by annotation.
+        """The names in the queue's three access lists, keyed by the annotation that holds the list.
 
-        Every user may submit if all three lists are empty.
+        Every user may submit jobs to the queue if all three lists are empty.
         """
         found: dict[str, frozenset[str]] = {}
         for key in _ACCESS_LISTS:
@@ -167,7 +167,7 @@ class Queue:
 
     @property
     def hierarchy(self) -> str:
-        """The queue's path in Volcano's hierarchy annotation, such as root/eng/prod; or empty."""
+        """The value of Volcano's hierarchy annotation, such as root/eng/prod, or empty."""
         return self.meta.annotations.get(wellknown.HIERARCHY, "")
 
     @property
@@ -177,7 +177,7 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """The unparsed amount by which the queue may exceed its share before others reclaim it."""
+        """The unparsed overuse tolerance: other queues reclaim only overuse beyond this amount."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 
@@ -196,8 +196,8 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     guarantee = spec.record("guarantee").amounts("resource")
     deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
-    # Round deserved resources down and guarantees up to whole devices. This rounding must not
-    # reduce a deserved amount below the guarantee.
+    # Deserved amounts are rounded down to whole devices, and guarantees up. A deserved amount that
+    # is at least the guarantee must not fall below it by rounding.
     deserved = {
         resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
         for resource, amount in _whole_amounts(spec, "deserved", deserved).items()
@@ -205,7 +205,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     capability = _whole_amounts(spec, "capability", spec.amounts("capability"))
     _check_floor(spec, "capability", capability, guarantee)
     affinity, devices = spec.record("affinity"), spec.record("dra")
-    # Go writes 0 for an unset weight; Volcano's webhook replaces it with 1.
+    # Go clients write an unset weight as 0; Volcano's webhook replaces 0 with 1.
     weight = spec.raw("weight")
     is_unset = type(weight) is int and weight == 0
     queue = Queue(
@@ -239,7 +239,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
-    """Return the resource quantities in a field, with device fractions rounded down."""
+    """Return a field's resource quantities in base units, with device fractions rounded down."""
     raw: Any = spec.raw(name)
     return {resource: whole_amount(resource, raw[resource]) for resource in found}
 

@@ -25,7 +25,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for pods.
+MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups that a controller creates.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Pods or namespaces.
 # Both the scheduling gate and the annotation that requests the gate have this name.
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
@@ -50,7 +50,7 @@ CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # Time of the last check
 CHECKPOINT_INTERVAL: Final = (
     "optsched.io/checkpoint-interval"  # Time between checkpoints in simulations.
 )
-USER: Final = "optsched.io/user"  # User that is charged for PodGroups and pods.
+USER: Final = "optsched.io/user"  # User to charge for the usage of a PodGroup or pod.
 CRATER_USER: Final = "crater.raids.io/task-user"  # User name, set by Crater.
 DATASETS: Final = "optsched.io/datasets"  # Annotation of pods, PodGroups and nodes.
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Prefix of node labels.
@@ -78,7 +78,7 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# PodGroups, and owners (such as ReplicaSets) for whose pods PodGroups are created.
+# PodGroups, and owners of pods (such as ReplicaSets) whose annotations a PodGroup inherits.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
@@ -86,7 +86,7 @@ TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Tier name for the whole cluster.
 GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's scheduler.
-ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue that is charged for a bound pod.
+ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue to charge for a bound pod's usage.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
 MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
 SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # A plugin name follows.
@@ -104,7 +104,7 @@ QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
 SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
 # Events.
-FULL_MESSAGE: Final = "optsched.io/full-message"  # Message too long for an Event.
+FULL_MESSAGE: Final = "optsched.io/full-message"  # A message that is too long for an Event.
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
@@ -128,7 +128,7 @@ def is_true(text: str | None) -> bool:
 
 
 def is_mark(key: str) -> bool:
-    """Return whether an annotation key of a PodGroup is reserved for schedulers."""
+    """Return whether only schedulers may write the PodGroup annotation with this key."""
     return key in (EVICTED, MOVES) or key.startswith(SHUFFLED_BY)
 
 
@@ -156,7 +156,8 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
         return ()
     entries = found if isinstance(found, list) else [found]
     subjects = [_subject(entry) for entry in entries]
-    # An invalid subject invalidates the annotation, because a shorter list could grant more access.
+    # If any subject is invalid, the result is empty: every submitter needs access, so a shorter
+    # list could grant more access.
     return tuple(s for s in subjects if s is not None) if all(subjects) else ()
 
 
@@ -166,10 +167,9 @@ def format_joined(uid: str, queue: str) -> str:
 
 
 def parse_joined(text: object) -> str | None:
-    """Return the part of a pod's submitter annotation that `format_joined` wrote.
+    """Return the `format_joined` string in a pod's submitter annotation, or None if it has none.
 
-    The result is None if the annotation lacks this part. It is empty for a pod that was created
-    before its PodGroup.
+    The string is empty for a pod that was created before its PodGroup.
     """
     try:
         entry = json.loads(text) if isinstance(text, str) else None

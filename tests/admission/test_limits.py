@@ -214,8 +214,8 @@ MANY: dict[str, tuple[str, Raw, str]] = {
     "pods": (
         "/jobs/validate",
         job(task("a", MAX_PODS), task("b", 1)),
-        f"spec.tasks: {MAX_PODS + 1} pods in all are too many: write at most {MAX_PODS} replicas "
-        "in all tasks together",
+        f"spec.tasks: {MAX_PODS + 1} pods in total are too many: all tasks together may have "
+        f"{MAX_PODS} replicas",
     ),
     "flows": (
         "/jobflows/validate",

@@ -33,9 +33,9 @@ def test_objects_and_their_parts():
 
 
 def test_a_path_needs_a_namespace_exactly_where_the_kind_has_one():
-    with pytest.raises(ValueError, match="Queue has no namespace"):
+    with pytest.raises(ValueError, match="Queue is cluster-scoped"):
         collection_path(kinds.QUEUE, "ml")
-    with pytest.raises(ValueError, match="Queue has no namespace"):
+    with pytest.raises(ValueError, match="Queue is cluster-scoped"):
         object_path(kinds.QUEUE, "ml", "q")
     with pytest.raises(ValueError, match="needs a namespace"):
         object_path(kinds.POD, None, "a")

@@ -60,7 +60,7 @@ def test_a_misspelt_field_is_found_with_what_was_meant(
 
 def test_a_field_like_no_other_gets_the_list():
     assert strangers(kinds.QUEUE, {"spec": {"guarantee": {"zzz": 1}}}) == {
-        "spec.guarantee.zzz": "is the value of an unknown field; known are resource"
+        "spec.guarantee.zzz": "is the value of an unknown field; known fields are resource"
     }
 
 

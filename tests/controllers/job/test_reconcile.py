@@ -729,8 +729,8 @@ def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> 
     assert play.group is None
     (message,) = {event.message for event in play.world.events}
     assert message == (
-        "spec.tasks: 2147483647 pods in all are too many: write at most 100000 replicas in all "
-        "tasks together"
+        "spec.tasks: 2147483647 pods in total are too many: all tasks together may have "
+        "100000 replicas"
     )
 
 

@@ -113,7 +113,7 @@ def test_its_own_priority_comes_before_that_of_pods(spec: dict[str, Any], priori
             {**GANG, "schedulingConstraints": {"topology": [{"key": "a"}, {"key": "b"}]}},
             "several labels",
         ),
-        ({**GANG, "resourceClaims": [{"name": "gpus"}]}, "devices by claims"),
+        ({**GANG, "resourceClaims": [{"name": "gpus"}]}, "devices for the whole PodGroup"),
         ({**GANG, "parentCompositePodGroupName": "all"}, "CompositePodGroup"),
     ],
 )

@@ -77,10 +77,11 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         ("t.yaml:8", "jobs[3].reqest"),
     ]
     assert str(problems[3]).startswith(
-        "t.yaml:8: jobs[3].colour: 'red' is the value of an unknown field; known are annotations, "
+        "t.yaml:8: jobs[3].colour: 'red' is the value of an unknown field; known fields are "
+        "annotations, "
     )
     assert problems[3].message.startswith(
-        "is the value of an unknown field; known are annotations, at, "
+        "is the value of an unknown field; known fields are annotations, at, "
     )
     assert problems[4].message == "is the value of an unknown field; did you mean request?"
 

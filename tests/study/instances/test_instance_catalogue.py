@@ -45,7 +45,7 @@ def test_what_is_written_is_read(tmp_path):
         (
             "stored:",
             "kept: 1\n  stored:",
-            r"13: instances\[0\].kept: is the value of an unknown field; known are ",
+            r"13: instances\[0\].kept: is the value of an unknown field; known fields are ",
         ),
         ('"sense": "max"', '"sense": "best"', r"21: instances\[0\].best\[0\].levels\[0\].sense"),
         ("kind: Inst", "kind: Cat", "is optsched.io/v1alpha1 CatanceCatalogue: write"),
