@@ -82,7 +82,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return the index (N,) of each node's taint set in a list of distinct sets, and the list.
+        """Return each node's taint set as an index (N,) into a list of taint sets, and that list.
 
         The taint set of a cordoned node includes the unschedulable taint.
         """

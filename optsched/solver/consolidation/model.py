@@ -1,8 +1,8 @@
-"""A level model over node classes that starts gangs by moving the fewest running tasks.
+"""A level model over node classes that starts gangs by moving as few running tasks as possible.
 
 In the what-if problem, every movable task is pending: it may stay on its present node or move to
-another node. Tasks that stay are modelled as separate task classes that fit only the present node,
-and a node keeps at most the tasks that run on it now.
+another node. Tasks that stay form separate task classes that fit only the present node. A node
+keeps at most its present tasks.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if problem, and what is needed to decode its solutions.
+    """The level model of a what-if problem, and the data that decodes the solutions of the model.
 
     Attributes
     ----------
     stay
         (M,) variables that count how many tasks of each kind stay on their nodes. A kind is a set
-        of interchangeable movables.
+        of interchangeable movable tasks.
     class_of
         (N,) node class of each node.
     num_gang_levels
@@ -105,11 +105,11 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 
 
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
-    """Return a mask (F,) of the entries whose tasks could not restart on their present nodes.
+    """Return the mask (F,) of entries whose tasks could not restart on their present nodes.
 
-    An entry groups the tasks of one task class in the gangs of one gang class. It is in the mask if
-    the present placements violate one of its rows. Rows with variables other than starts and
-    placements are left to the solver.
+    An entry groups the tasks of one task class in the gangs of one gang class. An entry is in the
+    mask if the present placements violate a row that counts its tasks. The solver checks rows with
+    variables other than starts and placements.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -159,7 +159,7 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # Per kind, at most as many tasks stay as the nodes keep.
+    # Of each kind, no more tasks stay than the nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -171,7 +171,7 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Add variables (M,) and rows for the number of staying tasks of each kind.
+    """Add variables (M,) for the number of tasks of each kind that stay, and their rows.
 
     A gang may lose only its surplus tasks, or all its tasks. The rows also enforce disruption
     budgets. Returns the variables.
@@ -196,7 +196,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Start only the minimum of requesting gangs: no task moves for tasks beyond a minimum."""
+    """Start only the minimum of each requesting gang, so that no task moves for surplus tasks."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -217,7 +217,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, form: Formulation, copies: DomainCopies, stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with the present configurations, and each node's class (N,).
+    """Return the node classes with present configurations, and the node class (N,) of each node.
 
     Nodes of one class have the same idle capacity, allowed task classes and movable tasks.
     """
@@ -234,7 +234,7 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    # The configurations before any move; `here` already counts the movable tasks.
+    # The configurations before any move; `here` already includes the movable tasks.
     node_of = what.base.node_of.copy()
     node_of[movables.at] = UNPLACED
     copy_of, num_copies = copies.of_tasks(form, node_of)

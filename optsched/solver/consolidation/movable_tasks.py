@@ -1,8 +1,8 @@
 """Find the running tasks that may move, and build a what-if problem in which they are pending.
 
 Interchangeable movable tasks form a kind (axis M). Tasks of one kind have the same task class and
-the same disruption budgets. They also have the same gang and role, except that single running tasks
-of different gangs may share a kind.
+the same disruption budgets. They also have the same gang and role. Exception: tasks of different
+gangs may share a kind if each is the only running task of its gang.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 
 
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
-    """Return a mask (V,) of running tasks that may move for pending gangs of one priority.
+    """Return a mask (V,) of the running tasks that may move so that pending gangs can start.
 
-    `requesting` (G,) is the mask of these gangs, and `priority` (G,) the priority of each gang.
-    Tasks that depend on other pods, or on devices or volumes of one node, may not move, because the
-    model over node classes cannot represent their moves.
+    `requesting` (G,) is the mask of these gangs, which have equal priority, and `priority` (G,) the
+    priority of each gang. Tasks may not move if they depend on other pods, or on devices or volumes
+    of one node: the model over node classes cannot represent such moves.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
     may &= priority[running.gang_of] <= int(priority[requesting].max())
-    # A gang with a problem, a topology request, subgroups or a waiting task keeps its tasks in
-    # place.
+    # The tasks of a gang stay if the gang has an error, a topology request, subgroups or a waiting
+    # task.
     are_free = [
         not (gang.problem or gang.topology is not None or gang.sub_groups)
         and not any(task.status in _WAITS for task in gang.tasks)
         for gang in problem.snapshot.gangs
     ]
     may &= np.array(are_free, np.bool_)[running.gang_of]
-    # Tasks of reclaimable queues may move, and tasks of the requesting gangs' queue if it is the
-    # only one.
+    # Tasks of reclaimable queues may move. If all requesting gangs are in one queue, tasks of this
+    # queue may move too.
     queues = problem.snapshot.queues
     open_queues = np.array([q.reclaimable for q in queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -81,10 +81,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` tasks from `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks of the mask `may`, on the most promising nodes.
 
-    The less capacity a node lacks for a task of the requesting gangs, the more promising it is.
-    Nodes that already fit such a task come last.
+    A node is more promising if it lacks less capacity for a task of the requesting gangs. Nodes
+    that already fit such a task come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -172,7 +172,7 @@ class Movables:
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the tasks in the mask `may` (V,) that could restart, and the what-if problem."""
+    """Return the tasks in the mask `may` (V,) that could restart, with the what-if problem."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -210,7 +210,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could restart, the what-if problem, and their indices in it."""
+    """Return the tasks that could restart, the what-if problem, and the tasks' indices in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
@@ -229,8 +229,8 @@ def _build_movable_gang(
 ) -> MovableGang:
     """Return how many tasks a gang can lose, in total and by role.
 
-    `kinds_of` holds the gang and the role (M,) of each kind. `num_mine` is the number of the gang's
-    movable tasks.
+    `kinds_of` holds the gang (M,) and the role (M,) of each kind. `num_mine` is the number of the
+    gang's movable tasks.
     """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
@@ -247,7 +247,7 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of the movable tasks whose choice of nodes depends on other tasks.
+    """Return a mask (V',) of the movable tasks whose allowed nodes depend on other tasks.
 
     This includes tasks that affinity or spread terms of other tasks select.
     """

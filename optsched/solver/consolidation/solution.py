@@ -1,4 +1,4 @@
-"""Decode solutions of a what-if problem: which tasks move, and the nodes of all tasks."""
+"""Decode a solution of a what-if problem into moves and the nodes of all tasks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # If a gang has a minimum, nodes keep only as many of its tasks as stay in the solution.
+    # If a gang has a minimum, nodes keep no more of its tasks than stay in the solution.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]
@@ -108,15 +108,15 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get
-        # none.
+        # A node without a configuration keeps no task. Choose nodes whose tasks are cheapest to
+        # move.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the moving tasks without those that can stay on their present nodes."""
+    """Return the moving tasks, except those that can stay on their present nodes."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -132,7 +132,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return each task's node (T,); `UNPLACED` for tasks of gangs with movable tasks."""
+    """Return each task's node (T,); tasks of gangs with movable tasks get `UNPLACED`."""
     form, movables = encoded.form, what.movables
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)

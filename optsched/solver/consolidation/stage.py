@@ -1,8 +1,7 @@
 """Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
-The search goes from the highest priority downwards and treats all gangs of one priority together.
-Gangs that are placed without moves stay placed, but may get other nodes, because they do not run
-yet.
+The search treats all gangs of one priority together, starting with the highest priority. Gangs that
+are placed without moves stay placed, but may get other nodes, because they do not run yet.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""Only an improvement of these levels justifies moves."""
+"""The levels whose improvement justifies moves."""
 
 MOST_MOVABLE = 4000
 """Maximum number of movable tasks in a what-if problem.
@@ -65,7 +64,7 @@ If more tasks could move, those on the most promising nodes are selected.
 _TRIES = 4
 """Maximum number of attempts to build a what-if problem.
 
-Each attempt excludes the tasks that could not restart in the attempt before.
+Each attempt excludes the tasks that could not restart in the previous attempt.
 """
 
 
@@ -128,7 +127,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the gangs with misplaced tasks: planned starts, and gangs with moved tasks.
+        """Return the gangs with misplaced tasks: gangs to start, and gangs with moved tasks.
 
         A task is misplaced if it did not get its planned node.
         """
@@ -154,7 +153,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
 ) -> Consolidation:
-    """Find moves of running tasks that let gangs start that are pending in `decisions`."""
+    """Find moves of running tasks that start gangs which `decisions` leave pending."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     # Find the gangs that could start if the idle capacity were not fragmented.
@@ -193,8 +192,8 @@ class _PriorityPass:
         """Return the moves for the requesting gangs, or no moves if none of them could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. It is harder and may reach the time limit, because each moved gang
-        affects many nodes.
+        moves entire gangs. The second model takes longer and may reach the time limit, because each
+        moved gang affects many nodes.
         """
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
@@ -203,7 +202,8 @@ class _PriorityPass:
         is_all = int(may.sum()) <= MOST_MOVABLE
         if not is_all:
             may = select_promising(problem, may, requesting, MOST_MOVABLE)
-        # A gang's only task and its surplus tasks can move without the rest of the gang.
+        # Surplus tasks, and the only running task of a gang, can move without the rest of their
+        # gang.
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         has_surplus = (held == 1) | (problem.num_ready > problem.min_member)
         alone = may & has_surplus[running.gang_of]
@@ -222,7 +222,7 @@ class _PriorityPass:
         if what is None or (left is not None and left <= 0):
             return None
         form, most = build_formulation(what, self._rules), self._settings.most_moves
-        # Moves are justified only by gang levels below their ideal value.
+        # Only gang levels below their ideal value justify moves.
         outcome = Outcome(what.problem, what.base)
         names = [name for name in self._settings.levels if name in _ABOVE]
         levels = build_levels(what.problem, self._rules, what.tiers, names)
@@ -276,12 +276,12 @@ class _PriorityPass:
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if problem in which gangs that moves cannot affect are decided.
+        """Return the what-if problem in which gangs that no move can affect are decided.
 
-        These are the gangs with nominated nodes and the gangs that rules tie to nodes.
+        These are gangs with nominated nodes and gangs that a rule restricts to certain nodes.
         """
         what_if = movables.what_if
-        # Movable tasks are on their present nodes; all other decisions are those of the session.
+        # Movable tasks are on their present nodes; all other decisions come from the session.
         before = self._decisions
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -316,8 +316,8 @@ class _PriorityPass:
         )
         if not gains.any():
             return Consolidation()
-        # An eviction benefits the first gang that starts on the node, or else the first that starts
-        # at all.
+        # Attribute an eviction to the first gang that starts on the node, or to the first gang if
+        # none does.
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], what.tiers.of[gangs]))]
         beneficiary = np.full(problem.num_nodes, order[0], np.int64)
@@ -337,7 +337,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, the gain on each gang level, and a bound.
+    """The result of one model: the moves, the improvement of each gang level, and a bound.
 
     The bound on the number of moves holds only for the tasks that may move in this model.
     """
@@ -350,10 +350,10 @@ class _Found:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the moves of the better result, with the number of moves as a level result.
+    """Return the moves of the better result; its number of moves becomes a level result.
 
-    The bound of `everything` applies if its gains equal those of the better result. If `is_all` is
-    False, the models omit some movable tasks, so there is no bound.
+    The bound of `everything` applies if it improves the gang levels as much as the better result.
+    If `is_all` is False, the models omit some movable tasks, so no bound applies.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(

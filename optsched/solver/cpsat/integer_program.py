@@ -41,7 +41,7 @@ class SolveOutcome(Enum):
 class Effort:
     """The limits of one CP-SAT call.
 
-    If `seconds` is None, there is no time limit. The call may stop at a solution within the
+    Without `seconds`, the call has no time limit. The call may stop at a solution within the
     relative gap `gap`; if `gap` is None, it must prove the optimum.
     """
 
@@ -63,7 +63,8 @@ class Task:
     objective
         The expression to maximise.
     at_least, at_most
-        Known bounds of the objective, or None. The solver ignores solutions outside these bounds.
+        Known bounds of the objective, or None. The solver ignores solutions whose objective is
+        outside these bounds.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
 
@@ -133,7 +134,7 @@ def maximize(
         The model, and the limits of the solve.
     watch
         Receives each better solution and, if there is a time limit, each better bound. Solver
-        threads may call it, one call at a time.
+        threads may call `watch`, one call at a time.
 
     Raises
     ------
@@ -222,7 +223,7 @@ class _Built:
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT model that skips the deprecated method names, which speeds up its creation."""
+    """A CP-SAT model that omits deprecated method aliases, which makes its creation faster."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -272,8 +273,8 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
     starts = np.searchsorted(row, np.arange(num_rows + 1))
     number = np.cumsum(is_free) - 1
     at, factors = number[variable].tolist(), factor.tolist()
-    # Omit rows that hold for all values of the free variables. Rows with such large numbers that
-    # the check could overflow are kept.
+    # Omit rows that hold for all values of the free variables. Keep rows with numbers so large that
+    # the check could overflow.
     is_small = size < _EXACT
     small = is_small[row]
     ends = np.stack([task.lower[variable[small]], task.upper[variable[small]]]) * factor[small]

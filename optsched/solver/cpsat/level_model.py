@@ -1,4 +1,4 @@
-"""Level models and level updates as plain arrays, which do not need OR-Tools.
+"""Level models and level updates as plain arrays; this module does not import OR-Tools.
 
 Level models are sent to the solver process, which sends updates back.
 """
@@ -28,10 +28,10 @@ class Objective:
         The expression, and whether it is maximised or minimised.
     at_least
         A value that the level can reach while each earlier level reaches its own `at_least`; None
-        if unknown. For a minimised level, this is an upper bound on its best value.
+        if unknown. If the level is minimised, `at_least` is an upper bound on its best value.
     at_most
         A bound that holds if no earlier level is worse than its own `at_least`; None if unknown.
-        For a minimised level, this is a lower bound.
+        If the level is minimised, `at_most` is a lower bound.
 
     """
 
@@ -51,7 +51,7 @@ class Configurations:
     ----------
     supply
         (C,) index of the row that counts the placed tasks of each task class. A used configuration
-        subtracts its tasks from these rows.
+        subtracts its tasks from the supply rows.
     request
         (C, R) request of one task of each class.
     capacity, multiplicity
@@ -74,7 +74,7 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """What the variables of a complete model mean, which restricted models need.
+    """The meaning of a complete model's variables, from which restricted models are built.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Placement:
         no gang.
     linking
         (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If a gang
-        is excluded from a model, these rows remove its tasks from the nodes.
+        is excluded from a model, the linking rows remove its tasks from the nodes.
     num_rules
         Number of rows that belong to hard rules; later rows define levels.
 
@@ -101,7 +101,7 @@ class Placement:
 class LevelModel:
     """A model whose objectives (levels) are optimised one after another.
 
-    While a level is solved, rows keep the values of all earlier levels.
+    While a level is solved, rows keep every earlier level at its value.
 
     Attributes
     ----------
@@ -113,8 +113,8 @@ class LevelModel:
         (variables,) values from which the solver starts, possibly infeasible.
     kin
         (variables,) group of each variable, or -1. Variables of one group count equal gangs or
-        equal tasks in different queues. Shifting an amount from one to another changes only queue
-        rows.
+        equal tasks in different queues. Shifting a count from one variable of a group to another
+        affects only queue rows.
     configurations
         The node classes; None if the model has one variable per node and task class.
     placement
@@ -169,7 +169,7 @@ class Limits:
         return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves the value of a level optimal or within the gap."""
+        """Return whether the bound proves the level's value optimal, or within the gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)

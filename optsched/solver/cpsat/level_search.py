@@ -1,8 +1,8 @@
 """Solve levels one after another, over a complete model or over node class configurations.
 
-This module keeps the incumbent, not CP-SAT. The first incumbent is the greedy plan, of which only
-the level values are known. A solution replaces the incumbent if it is better on a level and no
-worse on all earlier levels.
+This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan; only its
+level values are known. A solution replaces the incumbent if it is better on a level and no worse on
+all earlier levels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""Maximum number of steps of the search for useful configurations, over all node classes."""
+"""Maximum number of steps to search for useful configurations, over all node classes."""
 
 WHOLE = 1e-6
 
@@ -48,31 +48,31 @@ _LARGE = 2.0**60
 """The limit above which sums may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""Number of free variables from which the linear relaxation is solved before CP-SAT."""
+"""If at least this many variables are free, the linear relaxation is solved before CP-SAT."""
 
 NEAR_SHARE = 0.7
-"""Fraction of a level's time that the search near the relaxation's optimum may take."""
+"""Maximum fraction of a level's time for the search near the relaxation's optimum."""
 
 NEAR_WORK = 0.2
-"""Maximum deterministic seconds of the search near the relaxation's optimum."""
+"""Limit in deterministic seconds for the search near the relaxation's optimum."""
 
 LEAST_ROUNDS = 1500
-"""Number of free variables from which CP-SAT searches neighbourhoods."""
+"""If at least this many variables are free, CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
+"""Relative gap at which the search of a level with `LEAST_ROUNDS` free variables or more stops."""
 
 ROUND_VARIABLES = 400
 """Number of free variables in a neighbourhood, which consists of all variables of some nodes."""
 
 ROUND_WORK = 0.05
-"""Maximum deterministic seconds of the search of one neighbourhood."""
+"""Limit in deterministic seconds for the search of one neighbourhood."""
 
 MOST_ROUNDS_OF_NODES = 6
-"""Maximum number of neighbourhoods that are searched per level."""
+"""Maximum number of neighbourhoods to search per level."""
 
 FULL_SECONDS = 5e-5
-"""Minimum seconds per free variable that must remain to solve the complete model."""
+"""Minimum remaining seconds per free variable to start solving the complete model."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -91,7 +91,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start; without a budget, deterministic seconds of CP-SAT."""
+        """Elapsed seconds since the start; without a budget, deterministic seconds of CP-SAT."""
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
@@ -109,7 +109,7 @@ class Clock:
 class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
-    `uses` holds the number of nodes that use each configuration of the master problem, without
+    `uses` counts the nodes that use each configuration of the master problem. It omits
     configurations that were added after the incumbent was found.
     """
 
@@ -125,7 +125,7 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each finished level.
 
-    Returns why a level is not proved optimal, or an empty string if every level is.
+    Returns why some level is not proved optimal, or an empty string if every level is.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def run_levels(
 
 @dataclass(eq=False)
 class _LevelSearch:
-    """Base class of both searches over levels; holds the incumbent and the remaining budget."""
+    """Base class of the two level searches; stores the incumbent and the remaining budget."""
 
     model: LevelModel
     limits: Limits
@@ -182,12 +182,13 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """Yield the update of each level in order; return why a level is not proved optimal."""
+        """Yield the update of each level in order; return why some level is not proved optimal."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # At the time limit, thousands of levels may remain, so this branch must be fast.
+                # When the time limit is reached, thousands of levels may remain, so this branch
+                # must be fast.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -217,15 +218,15 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known upper bound on the expression to maximise, or None.
 
-        The bounds of the variables also imply a bound. If the incumbent's value equals the known
-        bound, no solve is needed.
+        It is the smaller of the bound that the variable bounds imply and the bound of an earlier
+        search. If the incumbent's value equals the known bound, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the expression to maximise, or None if invalid."""
+        """Return an earlier search's bound on the expression to maximise, or None if not valid."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -267,7 +268,7 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether the time is over; if so, record that the search was cut off."""
+        """Return whether the time limit is reached; if so, record that the search was cut off."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
@@ -279,7 +280,7 @@ class _LevelSearch:
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Require later solutions to reach `value` on a level; None requires nothing."""
+        """Require later solutions to reach `value` on a level; None adds no requirement."""
         raise NotImplementedError
 
     def incumbent(self, objective: Objective) -> int | None:
@@ -291,7 +292,7 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """Return the limits of a CP-SAT call that may take a fraction of the remaining time."""
+        """Return the limits of a CP-SAT call that may use a fraction of the remaining time."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -330,7 +331,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """Return the expression to maximise: the level's, negated if the level is minimised."""
+    """Return the expression to maximise: the level's expression, negated if it is minimised."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -358,7 +359,7 @@ class _DirectSearch(_LevelSearch):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, left_s = None, self.clock.remaining_s
-        # The seconds to leave for later levels.
+        # The seconds reserved for later levels.
         self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
@@ -400,10 +401,10 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Yield for each search: upper bounds, fraction of the time, and deterministic seconds.
+        """Yield the upper bounds, fraction of the time and deterministic seconds of each search.
 
         The first search allows only placements near the optimum of the relaxation. For a large
-        model, each of the following searches also allows any placements on some nodes. The last
+        model, each of the following searches also allows all placements on some nodes. The last
         search allows all placements.
         """
         if values is not None:
@@ -418,7 +419,8 @@ class _DirectSearch(_LevelSearch):
     def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
         """Yield masks (variables,) that select the variables of randomly drawn nodes.
 
-        Nodes on which the relaxation's optimum and the incumbent differ more are drawn more often.
+        The more the relaxation's optimum and the incumbent differ on a node, the more often the
+        node is drawn.
         """
         placement = self.model.placement
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -446,7 +448,7 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the value is proved good enough, or the time of the level is over."""
+        """Return whether the value is proved good enough or the level's time is used up."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -460,10 +462,10 @@ class _DirectSearch(_LevelSearch):
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Solve the relaxation; return its optimum, and the better of two upper bounds.
+        """Solve the relaxation; return its optimum and the smaller of two upper bounds.
 
-        The optimum is None if the relaxation was not solved. The bounds are `bound` and the one
-        that the relaxation proves.
+        The optimum is None if the relaxation was not solved. The upper bounds are `bound` and the
+        bound that the relaxation proves.
         """
         if self._relaxation is None:
             return None, bound
@@ -484,7 +486,7 @@ class _DirectSearch(_LevelSearch):
         """Return upper bounds (variables,) that restrict tasks to the nodes of known solutions.
 
         A node may get tasks of a class only if the relaxation's optimum or the incumbent places
-        such tasks there. Gangs that belong only to later levels are excluded. Variables in the mask
+        such tasks there. Gangs that only later levels count are excluded. Variables in the mask
         `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
@@ -499,8 +501,7 @@ class _DirectSearch(_LevelSearch):
     def _complete(self, level: int) -> I64:
         """Return upper bounds (variables,) of the complete model for a level.
 
-        Gangs that belong only to later levels are excluded, provided that removing them keeps every
-        solution valid.
+        Gangs that only later levels count are excluded if every solution stays valid without them.
         """
         placement = self.model.placement
         if placement is None:
@@ -541,7 +542,7 @@ class _DirectSearch(_LevelSearch):
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
-        # For an equal value, keep the incumbent: the solution may be worse on later levels.
+        # If the values are equal, keep the incumbent: the solution may be worse on later levels.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
@@ -552,8 +553,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid if the gangs of the mask `later` are removed.
 
-    A row that contains only variables of these gangs must allow the sum 0. In all other rows, these
-    gangs may only consume capacity.
+    A row that contains only variables of these gangs must hold if all these variables are 0. In all
+    other rows, these gangs may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -578,17 +579,18 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.outcome is SolveOutcome.OPTIMAL:
         return result.value
-    # The model requires at least the value `known`. If it is infeasible, no solution is better.
+    # The model requires at least the value `known`. If the model is infeasible, no better solution
+    # exists.
     return known if result.outcome is SolveOutcome.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the smaller of two upper bounds, or None if neither is known."""
+    """Return the smaller of the upper bounds that are not None, or None if both are None."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
 class _ConfigurationSearch(_LevelSearch):
-    """Searches configurations by column generation, Lagrangian bounds and CP-SAT."""
+    """Searches for the best configurations by column generation, Lagrangian bounds and CP-SAT."""
 
     _at: tuple[int, Objective]
     """The index and the objective of the current level."""
@@ -606,7 +608,7 @@ class _ConfigurationSearch(_LevelSearch):
             self._master.add_column(node_class, tasks)
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """See `_LevelSearch`; yields no early updates."""
+        """Solve a level (see `_LevelSearch`); yields no early updates."""
         yield from ()
         goal = to_maximise(objective)
         value = self.incumbent(objective)
@@ -655,7 +657,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report an upper bound if it improves on the last one."""
+        """Record and report an upper bound if it is better than the previous one."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -701,9 +703,9 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search for integer solutions near the relaxation's optimum, then in wider ranges.
+        """Search for integer solutions near the relaxation's optimum, then within wider bounds.
 
-        Returns the best value. Better bounds proved on the way are stored in `_bound`.
+        Returns the best value. Better bounds that CP-SAT proves meanwhile are stored in `_bound`.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -749,7 +751,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution with a value of at least `value` may use.
 
-        Returns False if there are too many of them.
+        Returns False if too many configurations qualify.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
@@ -770,7 +772,7 @@ class _ConfigurationSearch(_LevelSearch):
         """Improve the incumbent by shifting admissions between queues; return the best value.
 
         Nodes keep their configurations, and the number of admitted gangs of each gang shape is
-        fixed, so levels that do not depend on queues keep their values. With fixed configurations,
+        fixed. So levels that do not depend on queues keep their values. With fixed configurations,
         the relaxation has few fractional variables.
         """
         if self.best.solution is None or (self.model.kin < 0).all():

@@ -232,8 +232,8 @@ class Charged:
 
     No solution has a value above `total`. `reduced` holds the reduced cost of each variable. Moving
     a variable by one unit away from its favoured bound costs at least the absolute value of its
-    reduced cost. If a node uses a configuration other than the best of its class, this costs the
-    difference of their values. All numbers are multiplied by `scale`.
+    reduced cost. A node that does not use the best configuration of its class costs the difference
+    of the two values. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -251,8 +251,7 @@ class Charged:
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
         """Return bounds on the variables and on the number of nodes per configuration.
 
-        Every solution with a value of at least `value` satisfies the returned lower bounds, upper
-        bounds and maximum numbers of nodes.
+        Every solution with a value of at least `value` satisfies all returned bounds.
         """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()

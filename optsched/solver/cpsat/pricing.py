@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""Maximum number of cells of all tables together; beyond it, pricing is too slow."""
+"""Maximum total number of cells of all tables; pricing with larger tables is too slow."""
 
 MOST_BITS = 1 << 22
 """Maximum capacity of a resource after division by the greatest common divisor of requests."""
 
 
-TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
+TOO_MANY_CAPACITIES = "not solved: too many distinct idle capacities"
 """The reason that a solve reports if it cannot price configurations."""
 
 
@@ -37,7 +37,7 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
     """Return the capacity (K, R) that tasks can use, given the capacity of other resources.
 
     If every task class requests resource q, the capacity of q limits the usable amount of every
-    resource r: it is at most the capacity of q times the largest ratio request[r] / request[q].
+    resource r. The limit is the capacity of q times the largest ratio request[r] / request[q].
     """
     useful = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
@@ -50,7 +50,7 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyCapacities` if the requests have so many distinct sums that `Pricer` must fail.
+    """Raise `TooManyCapacities` if the requests have too many distinct sums for `Pricer`.
 
     No tables are built. `Pricer` may still raise the error later, if its tables are too large.
     """
@@ -87,7 +87,7 @@ class _Axis:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a sum, so some oversized tables can be rejected early.
+    # Each distinct request is itself a sum, so some oversized tables are rejected early.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -116,12 +116,12 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Return the requested resources that can limit a configuration, without redundant ones."""
+    """Return the requested resources that can limit a configuration, except redundant ones."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
         for q in [q for q in kept if q != r and by_all[q]]:
-            # Tasks that fit resource q use at most this amount of resource r.
+            # Tasks within the capacity of resource q use at most this amount of resource r.
             worst = int(np.argmax(request[:, r] / request[:, q]))
             most = capacity[:, q] * request[worst, r] // request[worst, q]
             if (most <= capacity[:, r]).all():
@@ -132,7 +132,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best value per capacity, and the class of the task that is placed first.
+    """The best value for each capacity, and the class of the first task placed to reach it.
 
     The class is -1 (no task is placed) if the next lower level of the first axis has the same best
     value.
@@ -149,8 +149,8 @@ class _Group:
         self.node_classes = node_classes
         self.classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. One always exists: `pods`,
-        # or the resource that makes `pods` redundant.
+        # The table is filled along a resource that every task requests. Such a resource always
+        # exists: `pods`, or the resource that makes `pods` redundant.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -165,12 +165,12 @@ class _Group:
     def solve(self, prices: I64) -> _Table:
         """Fill the table for the given prices, level by level of the first axis."""
         pivot, *others = self._axes
-        # The last axis of length 1 keeps each level an array even without other axes.
+        # The trailing axis of length 1 keeps each level an array if there are no other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class: the slices of the other axes in which a task fits, and the levels of these
-        # axes after it is placed.
+        # For each class, store the slices of the other axes where a task fits, and the slices after
+        # it is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):
             if prices[task_class] > 0:
@@ -209,8 +209,9 @@ class _Group:
     ) -> list[I64] | None:
         """Return all maximal configurations with a value of at least `least`.
 
-        A configuration is maximal if no task can be added. It is an array with the number of tasks
-        per task class of the group. Returns None if the search exceeds `most_steps` steps.
+        A configuration is maximal if no task can be added. Each configuration is an array with the
+        number of tasks per task class of the group. Returns None if the search exceeds `most_steps`
+        steps.
         """
         price = [int(prices[c]) for c in self.classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -275,7 +276,7 @@ class Pricer:
             self._place_of[group.node_classes] = np.arange(len(group.node_classes))
 
     def price(self, prices: I64) -> Priced:
-        """Return the best configuration of each node class at the task prices (C,)."""
+        """Return the best configuration of each node class for the given task prices (C,)."""
         tables = [g.solve(prices) for g in self._groups]
         worth = np.zeros(len(self._group_of), np.int64)
         for group, table in zip(self._groups, tables, strict=True):

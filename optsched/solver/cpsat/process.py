@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     OnStep: TypeAlias = Callable[[Step], None] | None
 
 STOPPED = "interrupted"
-OVER_TIME = "solver killed: it ran over its time"
+OVER_TIME = "solver killed: time limit exceeded"
 DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
@@ -81,7 +81,7 @@ class Work(Protocol):
     """A picklable job, other than a solve, for a worker process."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Do the work, pass each result to `report`, and return why the work ended."""
+        """Run the job, pass each result to `report`, and return why the job ended."""
 
 
 class InProcess:
@@ -103,13 +103,13 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve, and again at the next solve if it has died.
+    The process starts at the first solve, and restarts at the next solve if it has died.
 
     Parameters
     ----------
     is_stopped
         Called repeatedly during a solve; once it returns True, the solve ends with the results
-        received so far. None means that no solve is stopped.
+        received so far. If None, no solve is stopped early.
 
     """
 
@@ -165,7 +165,7 @@ class WorkerProcess:
             self._overlapped = None
 
     def work(self, work: object, seconds: float | None) -> Generator[Any, None, str]:
-        """Yield the results of work as they arrive, and return why the work ended.
+        """Yield the results of the job as they arrive, and return why the job ended.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class WorkerProcess:
             A `Work`, or the arguments of a solve.
         seconds
             Expected duration in seconds, or None for no limit. The process is killed after about
-            1.5 times this duration.
+            1.5 times the expected duration.
 
         """
         if self._is_stopped is not None and self._is_stopped():
@@ -188,11 +188,11 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Close the connection; otherwise the next solve would read messages of this
-                    # one.
+                    # Close the connection; otherwise the next solve would read messages of the
+                    # interrupted solve.
                     self.close()
                     raise
-                # The overlapping task may take longer than the solve, so extend the deadline for
+                # The task that runs during the solve may take longer, so extend the deadline for
                 # reading.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
@@ -209,7 +209,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None when one arrives, else the reason why none did."""
+        """Wait for a message; return None when it arrives, or the reason why none arrived."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -242,7 +242,7 @@ def _sort_message(
     steps: list[Step],
     on_step: OnStep,
 ) -> None:
-    """Add a message to the updates of finished levels, or to the steps of the current level."""
+    """Add a message to the updates of finished levels, or to the progress of the current level."""
     if not isinstance(message, Step):
         updates.extend(message)
         return

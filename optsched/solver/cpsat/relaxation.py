@@ -44,7 +44,7 @@ class Vertex:
 
 
 class Relaxation:
-    """A relaxed model that is maximised for one expression at a time; rows can be added between."""
+    """A relaxation for maximising one expression at a time; rows can be added between solves."""
 
     def __init__(self, lower: I64, upper: I64, rows: Rows) -> None:
         self._lower, self._upper = lower, upper

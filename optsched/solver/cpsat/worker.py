@@ -2,7 +2,8 @@
 
 The process reads (model, limits, is_watched) tuples or other work from a connection. It sends an
 update for each level and, if the solve is watched, progress within levels. The last message of a
-solve is the reason why it ended. The parent sends None to check whether the process is ready.
+solve is the reason why the solve ended. The parent sends None to check whether the process is
+ready.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update with a new solution now; collect other updates to send later."""
+        """Send an update with a new solution immediately; collect updates that repeat it."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
