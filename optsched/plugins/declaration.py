@@ -41,7 +41,7 @@ class Kind(Enum):
 class Argument:
     """One argument of a plugin.
 
-    A name that ends in `*` stands for all names that begin with the text before the `*`.
+    A name that ends in `*` matches every longer name that begins with the text before the `*`.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
-        """Return whether the declaration covers the argument `name`."""
+        """Return whether this declaration applies to an argument named `name`."""
         if self.name.endswith("*"):
             return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
         return name == self.name
@@ -80,8 +80,8 @@ class LevelKind:
         The position of the level in models that do not list levels; a smaller rank is more
         important.
     rules
-        Names of the rules that define the level. If several rules define it, there is one level
-        per rule, in the order of the rules in the policy.
+        Names of the rules that define the level. If several rules define the level, the objective
+        has one level per rule, in the order of the rules in the policy.
 
     """
 

@@ -61,7 +61,7 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of tasks of a class that a gang requests, and how many of them fit on each node.
+    """How many tasks of a class a gang requests, and how many of them fit on each node.
 
     `counts[n]` is the number of tasks of the class that fit on node n.
     """
@@ -72,7 +72,7 @@ class Room(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Running tasks that keep a task class out of their topology domains.
+    """Running tasks that exclude a task class from their topology domains.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class EvictionGroups(NamedTuple):
         return found
 
     def by_group(self) -> I64:
-        """Return the index (K,) of one running task in each group."""
+        """Return, for each of the K groups, the index (K,) of one of its running tasks."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -132,7 +132,7 @@ class NodeModel:
     Attributes
     ----------
     problem
-        The problem before evictions. Running tasks that may be evicted still hold resources.
+        The problem before evictions. Running tasks that may be evicted still use resources.
     gang_alone
         The problem after the eviction of all tasks that may be evicted. It equals `problem` if the
         model chooses no victims.
@@ -161,11 +161,11 @@ class NodeModel:
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
-        """Return variables for the number of tasks of the selected gangs on each node.
+        """Return variables that count the selected gangs' tasks on each node.
 
-        `gangs` (G,) is the mask of selected gangs. The rule must select these gangs in
-        `distinguish_gangs`, and their task classes in `ties_nodes`. Raises `ValueError` if `form`
-        is None.
+        `gangs` (G,) is the mask of selected gangs. The rule must return these gangs in
+        `distinguish_gangs` and their task classes in `ties_nodes`. Raises `ValueError` if `form` is
+        None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")
@@ -208,7 +208,7 @@ class NodeLevel(Level, Protocol):
     """A level that sums a value over placed tasks; the value depends on each task's node."""
 
     def node_values(self, problem: Problem) -> I64:
-        """Return (C, N) the value that one task of a class contributes on a node."""
+        """Return the value (C, N) that one task of a class contributes on a node."""
 
 
 class DomainLevel(Level, Protocol):
@@ -230,9 +230,9 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
-    """Return whether a level sums a value over placed tasks that depends on their nodes.
+    """Return whether a level sums a value over placed tasks that depends on each task's node.
 
-    The function checks an attribute, which is far faster than `isinstance` with a protocol.
+    The function checks an attribute, because `isinstance` with a protocol is far slower.
     """
     return hasattr(level, "node_values")
 
@@ -243,7 +243,7 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """The queues whose placements change a queue's sort key."""
+    """Which queues' placements can change the sort key of a queue."""
 
     OWN = 0
     """Only placements in the queue itself change its key."""
@@ -254,17 +254,17 @@ class KeyReach(IntEnum):
 
 
 class Order:
-    """Extension point: the order of queues and gangs, smaller keys first.
+    """Extension point: the order of queues and of gangs; smaller keys come first.
 
-    Keys are compared plugin by plugin in the order of the policy, like Volcano's `JobOrderFn` and
+    Keys are compared plugin by plugin, in the policy's order, as in Volcano's `JobOrderFn` and
     `QueueOrderFn`.
     """
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """True if `gang_key` is equal for all gangs of a gang class that hold no resources.
+    """True if all gangs of a gang class that use no resources have equal `gang_key`s.
 
-    Sort keys that depend on age, name or estimates differ within a gang class. See
+    A sort key that uses the age, name or estimate of a gang differs within a gang class. See
     `solver.greedy.gang_classes`.
     """
 
@@ -319,7 +319,7 @@ class NodeState:
     ----------
     fits_later
         True if `fits` evaluates its argument `later`. If False, the pipeline opens a custom plugin
-        a second time, for the problem without terminating pods.
+        twice: for the problem, and for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -381,7 +381,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """Implement `NodeState.fits` by the deprecated mask methods of a plugin."""
+    """Implements `NodeState.fits` with the deprecated mask methods of a plugin."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -453,8 +453,8 @@ class Score:
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """Return a function that scores nodes for one more task of a class.
 
-        Returns None if the rule does not score nodes for the class. The function takes the used and
-        the allocatable amounts of m nodes, (m, R) each, and returns scores (m,). Scores of nodes
+        Returns None if the rule does not score nodes for the class. The function gets the used and
+        the allocatable amounts of m nodes, each (m, R), and returns scores (m,). Scores of nodes
         without capacity for the task have no effect.
         """
         return None
@@ -479,22 +479,22 @@ class Constraint:
         """Add constraints to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether the placement of a task class also depends on other tasks on a node.
+        """Return whether the nodes that a task class may use depend on other tasks on the nodes.
 
-        For a class that depends on other tasks, only `constrain_nodes` models the rule exactly.
+        If so, only `constrain_nodes` models the rule exactly for this class.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints on single nodes and on gangs per node (`NodeModel.split_gangs`).
 
-        A rule that does not depend on victims adds no constraints to a model without `form`.
+        A rule that does not depend on victims adds no constraints if the model has no `form`.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return flags or numbers (G,) that split gang classes, or None.
+        """Return Booleans or numbers (G,) that split gang classes, or None.
 
-        In a Boolean array, True selects a gang that the rule's constraints or levels treat
+        In a Boolean array, True marks a gang that the rule's constraints or levels treat
         individually. In an integer array, gangs with different numbers are never in the same gang
         class.
         """
@@ -513,11 +513,11 @@ class Verify:
     """Extension point: the check of complete plans, which reads only cluster objects."""
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """Yield every violation of the rule by the placements in `world`."""
+        """Yield each violation of the rule that the placements in `world` cause."""
         return ()
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """Yield every violation of the rule by the evictions in `world`."""
+        """Yield each violation of the rule that the evictions in `world` cause."""
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:

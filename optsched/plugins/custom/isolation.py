@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
-The module `isolation` checks the results of every extension point. It records each failed call as a
-`Fault` and replaces the result with a safe default: a failed score or order has no effect, and a
-failed hard rule rejects placements. See docs/plugins.md.
+The module checks the results of every extension point. It records each failed call as a `Fault` and
+replaces the result with a safe default: a failed score or order has no effect, and a failed hard
+rule rejects placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ OWN_POINTS = frozenset(
 plugins."""
 
 BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that the solvers call only on built-in plugins, in addition to `Rule.levels`."""
+"""The solvers call these methods and `Rule.levels` only on built-in plugins."""
 
 HARMFUL = (Exception, SystemExit)
-"""The exception types that wrappers of custom code catch."""
+"""The exception types that the wrappers around custom code catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def build_fault(plugin: str, rule: str, point: str, error: BaseException) -> Fau
 
 
 class PluginFailure(Exception):
-    """Raised if a plugin fails to add its constraints; the incomplete model must not be solved."""
+    """Raised if a plugin fails to add its constraints, which leaves the model incomplete."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -132,7 +132,7 @@ class IsolatedRule(Rule):
     """A wrapper that catches the errors that a custom plugin's rule raises."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Rule classes may override these attributes, so the wrapper copies them.
+        # Rule classes may override the attributes below, so the wrapper copies them.
         copied = ("name", "hard_switch", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self.inner = inner
@@ -161,7 +161,7 @@ class IsolatedRule(Rule):
     def verify(self, world: World) -> Iterable[Violation]:
         """See `Rule`.
 
-        If the inner rule fails, reject the gangs that cause the failure, or all gangs.
+        If the inner rule fails, reject the gangs for which it fails, or all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))
@@ -418,7 +418,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
-        """Call an extension point that returns no sort key, and return its checked result."""
+        """Call an extension point other than a sort key, and return its checked result."""
         check, fallback = _CHECKS[point]
         return self._rule.call_with_fallback(
             point,

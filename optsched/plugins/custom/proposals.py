@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Argument, Value
 
 PROPOSE = "propose"
-"""The name of the extension point in the faults of custom actions."""
+"""The value of `Fault.point` for faults of custom actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ Propose: TypeAlias = "Callable[[View], Iterable[Proposal]]"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The declaration of a built-in or custom action.
+    """A read-only view of the session, taken when a custom action starts.
 
     Attributes
     ----------

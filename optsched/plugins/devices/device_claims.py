@@ -1,7 +1,7 @@
-"""ResourceClaims: a task runs on a node where its claims have devices or can get devices.
+"""ResourceClaims: a task runs only on nodes where its claims have devices or can get them.
 
-Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
-plugin `dynamicresources` of kube-scheduler.
+Mathematics: models/formulation/device_claims.md. Sources: KEP-4381, KEP-4816, KEP-5075 and
+kube-scheduler's plugin `dynamicresources`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: each claim of a placed task has, or can get, devices available on the task's node."""
+    """Rule: on the task's node, each claim of a placed task has devices or can get devices."""
 
     name = "device-claims"
     hard_switch = Switch.PREDICATE
@@ -82,7 +82,7 @@ class DeviceClaims(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
-        """Return the devices that a plan allocates to claims of bound tasks, keyed by task key."""
+        """Return the devices that a plan allocates to each bound task's claims, by task key."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -101,7 +101,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that can access the allocated devices and have devices for other claims."""
+        """Allow nodes that reach the allocated devices and have devices for unallocated claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -139,7 +139,7 @@ class DeviceClaims(Rule):
             f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(withheld.items())
         ]
         left = f" (unavailable: {', '.join(parts)})" if parts else ""
-        # Only constraints and alternatives require a search in addition to a matching.
+        # A matching decides all other cases; constraints and alternatives also require a search.
         searches = any(
             request.constraints or any(need.alternatives for need in request.needs)
             for request in requested
@@ -169,7 +169,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal for tasks with the same allocated claims."""
+        """Number the running tasks (V,); tasks with the same allocated claims get equal numbers."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -181,7 +181,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints that allocate a device to one claim until no task uses the claim."""
+        """Add constraints that allocate each device to one claim while a task uses that claim."""
         supplied, shapes = nodes.supplied, nodes.problem.classes.shapes
         pools = nodes.problem.derived(_Pools)
         if not any(map(pools.requests.open, shapes)):
@@ -205,11 +205,11 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the number of device searches that a limit stopped without a result, by limit.
+    """Return how many device searches each limit stopped before they had a result.
 
-    The key `search` counts searches stopped by the step limit of one search, and the key `session`
-    counts searches stopped by the step limit of the session. The key `selectors` counts requests
-    whose selectors a later session will evaluate.
+    The key `search` counts searches that exceed the step limit per search, and `session` counts
+    those that exceed the session's limit. The key `selectors` counts requests whose selectors a
+    later session will evaluate.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -263,7 +263,7 @@ def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return (request, device) pairs by claim key, or None if too few devices are free."""
+    """Return each claim's (request, device) pairs, or None if too few devices are free."""
     on_node = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(on_node) if device.id not in held}
     requested = list(claims)
@@ -316,7 +316,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of each node (`on_node`), and the claims that hold or request devices."""
+    """The devices of each node (`on_node`), and the claims that have or request devices."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -328,7 +328,7 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of the devices that are free when the claims in `ended` have ended."""
+        """Return the indices of the devices that are free once the claims in `ended` have ended."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
@@ -351,7 +351,7 @@ class _Pools:
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return the alternatives of each claim on a node; equal claims share one object."""
+        """Return each claim's alternatives on a node; equal claims get the same tuple."""
         twin = self.first_equal_node[node]
         found: list[tuple[Option, ...]] = []
         for request in requested:
@@ -385,7 +385,7 @@ def _with_claims(node: Node) -> tuple[Task, ...]:
 
 
 Places = dict[int, int]
-"""Maps device indices to 0-1 variables; a variable is 1 if the device is allocated."""
+"""Maps a device index to the 0-1 variable that is 1 if the device is allocated."""
 
 
 class _AllocationRows:
@@ -395,7 +395,7 @@ class _AllocationRows:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools
         self._allocated: dict[tuple[int, int], list[int]] = {}
         self._free: dict[int, set[int]] = {}
-        # Victim groups by claim: the claim ends once all tasks of its groups are evicted.
+        # Victim groups by claim key; a claim ends once all tasks of its groups are evicted.
         self._users: dict[str, list[int]] = {}
         evictions = nodes.evictions
         if len(evictions.node):
@@ -408,9 +408,9 @@ class _AllocationRows:
                     self._users.setdefault(key, []).append(group)
 
     def add(self, node: int, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add constraints that allocate devices of a node to `tasks` tasks.
+        """Add constraints that allocate a node's devices to the claims of the placed tasks.
 
-        `tasks` is the variable that counts the tasks. Each task has its own claim.
+        `tasks` is the variable that counts these tasks. Each task has its own claim.
         """
         (options,) = self._pools.options(node, [request])
         if node not in self._free:
@@ -419,7 +419,7 @@ class _AllocationRows:
         if not any(option.bonds for option in options):
             self._add_options(node, options, tasks, most)
             return
-        # Claims with constraints choose their devices one by one.
+        # Claims with constraints are modelled one by one, each with its own variables.
         least = max(min(option.number for option in options), 1)
         most = min(most, len(self._free[node]) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -433,7 +433,7 @@ class _AllocationRows:
     def _add_options(
         self, node: int, options: Sequence[Option], tasks: int, most: int
     ) -> list[list[Places]]:
-        """Add Σ_option chosen = tasks, and Σ allocated = number·chosen per device request.
+        """Add Σ_option chosen = tasks and, per device request, Σ allocated = number · chosen.
 
         Returns the `allocated` variables by alternative and device request.
         """
@@ -473,7 +473,7 @@ class _AllocationRows:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
     def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
-        """Add constraints that a shared claim has devices only on the node where its tasks run."""
+        """Add constraints that all tasks of a shared claim, and its devices, are on one node."""
         model, supplied = self._model, self._nodes.supplied
         chosen: list[int] = []
         for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
@@ -489,9 +489,9 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that a device serves at most one claim, after its current claim ends.
+        """Add constraints that a device gets at most one claim, once its current claim has ended.
 
-        A claim does not end if a placed task uses it.
+        A claim does not end while a placed task uses it.
         """
         model, supplied, evictions = self._model, self._nodes.supplied, self._nodes.evictions
         # Variables of pending tasks that would use an allocated claim, by claim key.
@@ -522,7 +522,7 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """Device requests of a task's unallocated claims, now and after terminating tasks end.
+    """The device requests of a task's unallocated claims, for idle and for future idle devices.
 
     `now` is None if the task may wait for terminating tasks.
     """
@@ -552,9 +552,9 @@ class _ClassClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """The node and number of placed tasks that share a claim, and how many need not wait.
+    """Node of the tasks that share a claim, their number, and how many of them need not wait.
 
-    The other tasks wait for terminating tasks to end.
+    The remaining tasks wait until terminating tasks end.
     """
 
     node: int = -1
@@ -563,7 +563,7 @@ class _ClaimUse:
 
 
 class _ClaimedDevices(Greedy):
-    """Tracks node devices: all device requests of the tasks placed on a node must fit together.
+    """Tracks node devices; the device requests of all tasks placed on a node must fit together.
 
     Nominated tasks may use devices that become free when terminating tasks end.
     """
@@ -630,13 +630,13 @@ class _ClaimedDevices(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of claims that end with terminating tasks and that no placed task uses."""
+        """Keys of claims that end with the terminating tasks and are used by no placed task."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node can serve the claims if the claims in `kept` do not end."""
+        """Return whether a node has devices for the claims, if the claims in `kept` do not end."""
         later, now = open_claims
         if not self._pools.on_node[node]:
             return not any(request.needs for request in (*later, *(now or ())))
@@ -670,7 +670,7 @@ class _ClaimedDevices(Greedy):
         self._stamp[[*self._pools.homes(kept), *nodes.tolist()]] = self._clock
 
     def _change_users(self, node: int, task_class: int, sign: int) -> None:
-        """Add a task of a class to a node (`sign` 1), or remove the last such task (`sign` -1)."""
+        """Add a task of a class to a node (`sign` 1), or undo the last addition (`sign` -1)."""
         own, shared, _ = self._claims[task_class]
         known = self._fits_now.setdefault((node, task_class), [])
         if sign > 0:

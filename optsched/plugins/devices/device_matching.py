@@ -1,9 +1,9 @@
 """Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). Each alternative consists of requests for a
-number of devices, possibly with constraints between devices. If no claim has alternatives or
-constraints, the allocation is a bipartite matching. Otherwise a search tries the variants of the
-claims in order and solves a matching in every step.
+A claim has one or more alternatives (`firstAvailable`). Each alternative has requests for a number
+of devices, and may have constraints between the devices. If no claim has alternatives or
+constraints, the allocation is a bipartite matching. Otherwise a search tries the claims' variants
+in order and solves a matching in each step.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """An alternative's constraint on an attribute of the devices of some device requests.
+    """A constraint of an alternative on one attribute of the devices that some requests get.
 
-    `demands` contains demand indices. `value_of` numbers the attribute values of the node's
-    devices; it is -1 for a device without the attribute. Nodes with equal devices have equal bonds.
+    `demands` contains demand indices. `value_of` maps each device of the node to the number of its
+    attribute value, or -1 if it has none. Nodes with equal devices have equal `Bond` objects.
     """
 
     is_distinct: bool
@@ -83,7 +83,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Number the distinct attribute values, and return the number for each device, or -1."""
+    """Number the distinct values, and return each device's number, or -1 without a value."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:
@@ -102,8 +102,8 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
     """Return the device indices allocated to each request, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a request releases a device if it can use another
-    device instead.
+    The matching uses augmenting paths (Kuhn): a request gives up a device if another device can
+    replace it.
     """
     owner: dict[int, int] = {}
 
@@ -126,7 +126,7 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""(request name, device index) pairs of all devices allocated to a claim."""
+"""The (request name, device index) pair of each device allocated to a claim."""
 
 
 class OutOfStepsError(Exception):
@@ -135,7 +135,7 @@ class OutOfStepsError(Exception):
 
 @dataclass(eq=False)
 class Steps:
-    """The step budget of device searches; a step matches one request or tries one variant.
+    """The step budget of device searches; a step is one matched request or one variant tried.
 
     Attributes
     ----------
@@ -201,16 +201,16 @@ def allocate_devices(
 
 STEPS_OF_SEARCH = 20_000
 STEPS_OF_SESSION = 200_000
-"""Maximum number of steps of all searches in one session; the steps take about a second."""
+"""Maximum number of steps of all searches in one session, about one second in total."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
 """Cached search results. A result depends only on its key: the claims and the free devices."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
-"""Keys of cached searches that the limit `STEPS_OF_SEARCH` stopped."""
+"""Keys of the cached searches that stopped at the limit `STEPS_OF_SEARCH`."""
 
 
 class _Search:
-    """A backtracking search over claim variants; each step matches all chosen requests."""
+    """A backtracking search over claim variants; each step matches the requests chosen so far."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -237,7 +237,7 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether claims `first` and later can get devices, given the chosen variants."""
+        """Return whether claims from index `first` on can get devices for the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
@@ -249,8 +249,8 @@ class _Search:
                 for demands in _expand_bonds(option, self._free, self._steps)
             )
             self._variants[key] = expanded, []
-        # Equal claims are interchangeable, so the search skips the variants that it skipped for an
-        # equal earlier claim.
+        # Equal claims are interchangeable, so a claim starts at the variant that the equal claim
+        # before it uses.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         at = self._at[before] if is_equal else 0
@@ -269,7 +269,7 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the devices for each request of the chosen alternatives, or None if none fit."""
+        """Return the chosen alternatives' devices for each request, or None if they do not fit."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))

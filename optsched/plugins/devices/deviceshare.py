@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""The mode of devices that MIG partitions; a MIG device with unknown geometry gets no tasks."""
+"""The mode of devices that use MIG; a MIG device with unknown geometry gets no tasks."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
 """The NPU sharing mode of pods that do not specify a mode."""
 WIRED = "Ascend910"
-"""The NPU model whose devices form networks within a node; tasks prefer NPUs of one network."""
+"""The NPU model with several device networks in a node; a task prefers NPUs of one network."""
 WIRED_TOP = 10.0
 
 
@@ -65,13 +65,13 @@ EXCLUSIVE = "optsched.io/gpu-exclusive"
 
 _BY_LABELS = "labels:"
 MAX_FAILURES: Final = 100
-"""Maximum number of failed states in a search for shares of residents without a known share."""
+"""Maximum number of failed states in a search for the unknown shares of residents."""
 
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """Whether the score prefers nodes with devices in use, or nodes with idle devices."""
+    """Whether the score prefers nodes whose devices are in use, or nodes with idle devices."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -79,10 +79,10 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The devices that one container requests: number, family, and the share of each device.
+    """The devices that one container requests: number, family, and share of each device.
 
-    A request gets distinct devices. Tasks with a common exclusion group (in `groups`) do not share
-    a device.
+    A request gets distinct devices. Tasks that have an exclusion group (`groups`) in common do not
+    share a device.
     """
 
     number: int
@@ -115,7 +115,7 @@ Slice: TypeAlias = tuple[int, int]
 
 
 class Usage(NamedTuple):
-    """The usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """Usage of a device: memory, cores, task counts, and cores at the start of the session.
 
     `slices` contains the number of used MIG slices per type, as sorted ((geometry, profile),
     number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with one
@@ -154,8 +154,8 @@ class DeviceShare(Rule):
     prefers, weight
         The preference for devices in use or for idle devices, and the weight of the node score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the
-        reader of cluster objects uses this attribute.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates. This attribute is
+        used only when cluster objects are read.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
@@ -227,7 +227,8 @@ class DeviceShare(Rule):
             for task in (t for t in sharing if t.key in allocated):
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
-                    # A share stores the number of earlier containers with the same device family.
+                    # The index in a share counts only the earlier containers that request the same
+                    # device family.
                     _build_share(
                         node.shared_gpus[taken.at],
                         taken,
@@ -247,8 +248,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Devices are allocated in Volcano's order if possible, else in any order that fits all
-        tasks. The search for another order ends after `max_failures` failed states.
+        The function first tries Volcano's order of devices, then any order that fits all tasks. The
+        search for another order ends after `max_failures` failed states.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -267,8 +268,8 @@ class DeviceShare(Rule):
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
-        # Larger requests come first. All NPU requests of a task are consecutive, because a task
-        # must not get the same NPU twice.
+        # Larger requests come first. All NPU requests of a task are adjacent in the order, because
+        # a task must not get the same NPU twice.
         requests.sort(
             key=lambda w: (
                 w.need.family,
@@ -287,10 +288,10 @@ class DeviceShare(Rule):
         return by_task
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
-        """Return the device usage of residents; unknown shares are allocated in Volcano's order.
+        """Return residents' device usage; unknown shares are allocated in Volcano's order.
 
-        `before` is the node before some of its tasks ended. The shares of the remaining residents
-        are determined on `before`, because they do not change when another task ends.
+        `before` is the node as it was before some of its tasks ended. The shares of the other
+        residents are determined from `before`, because they do not change when another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -299,8 +300,9 @@ class DeviceShare(Rule):
     def holdings(self, node: Node) -> dict[str, list[Allocation]]:
         """Return the device shares of each resident of a node, by task key.
 
-        Residents without a known share get shares such that all residents fit. If no such shares
-        are found, residents get shares one by one, and a resident that does not fit gets none.
+        If the shares of some residents are unknown, the function searches for shares with which all
+        residents fit. If it finds none, the residents get shares one by one, and a resident that
+        does not fit gets no share.
         """
         used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
@@ -310,7 +312,8 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests a number of devices uses the whole memory of each device.
+                # A task that requests a number of devices, without shares, uses the whole memory of
+                # each device.
                 memory = use.memory or (device.memory if alone else 0)
                 kind = _find_slice(device, use.instance)
                 # A slice of an unknown geometry uses the whole device.
@@ -358,7 +361,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal for tasks with equal device shares."""
+        """Number the running tasks (V,); tasks with equal device shares get equal numbers."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -367,7 +370,7 @@ class DeviceShare(Rule):
         return number_keys(tuple(held[n].get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints that allocate all requests within memory, cores and task limits."""
+        """Add constraints that allocate devices within their memory, core and task limits."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
@@ -390,7 +393,7 @@ class DeviceShare(Rule):
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
-        """Return the `holdings` of each node, as a list of length N."""
+        """Return a list of length N with the `holdings` of each node."""
         return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -497,7 +500,8 @@ def is_wired(device: SharedGpu) -> bool:
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A vGPU request without cores may use any device with idle cores at the start of the session.
+    A vGPU request without cores fits a device if the device had idle cores at the start of the
+    session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -533,7 +537,7 @@ def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[Allocation]:
-    """Return the shares of a device that a request may use, in Volcano's order."""
+    """Return the shares of a device that can satisfy a request, in Volcano's order."""
     if device.mode != MIG:
         return [
             Allocation(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)
@@ -559,7 +563,7 @@ def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
 def _build_share(
     device: SharedGpu, taken: Allocation, container: int, positions: set[tuple[str, str]]
 ) -> GpuShare:
-    """Return a share as the pod annotation records it.
+    """Return a share in the format of the pod annotation.
 
     A share of a MIG device gets the first free position of its slice type. The function adds the
     (device, position) pair to `positions`.
@@ -587,11 +591,11 @@ def assign(
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
 ) -> list[Allocation] | None:
-    """Return the device shares of a task in Volcano's order, or None if the task does not fit.
+    """Return a task's device shares in Volcano's order, or None if the task does not fit.
 
     vGPUs are allocated from the last device to the first, and GPUs shared by memory from the first
     device to the last. NPUs are allocated in the order of `prefers`, preferably within one network.
-    A task gets no NPU twice.
+    A task gets each NPU at most once.
     """
     after = list(used)
     found: list[Allocation] = []
@@ -642,7 +646,7 @@ def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
 
 
 class TaskRequest(NamedTuple):
-    """A request of a task, its eligible devices, and its index among the task's requests."""
+    """A request of a task, its eligible devices, and its index among all requests of the task."""
 
     need: Need
     may: tuple[bool, ...]
@@ -661,8 +665,8 @@ def _allocate_all(
 ) -> list[list[Allocation]] | None:
     """Return an allocation of the requests from index `first` on, or None if none exists.
 
-    `mine` contains the NPUs that the current task already has. `dead` contains the states that are
-    known to fail.
+    `mine` contains the NPUs already allocated to the current task. `dead` contains the states that
+    are known to fail.
     """
     if first == len(requests):
         return []
@@ -758,7 +762,7 @@ class _DeviceRows:
                 self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Add Σ_device v = number·tasks and v ≤ tasks; return (device, v) pairs."""
+        """Add Σ_device v = number · tasks and v ≤ tasks, and return the (device, v) pairs."""
         model = self._model
         open_devices = [
             i
@@ -778,7 +782,7 @@ class _DeviceRows:
             model.add_row([variable, tasks], [1, -1], upper=0)
             device = self._devices[at]
             if device.mode == MIG:
-                # Σ over profiles of w = v: every task on a MIG device gets one slice.
+                # The w of all profiles sum to v, because every task on a MIG device gets one slice.
                 kinds = slices(device, self._left[at], need)
                 counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
                 chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
@@ -797,9 +801,9 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add Σ w + held ≤ count·q and Σ q ≤ 1, so that a device has at most one geometry.
+        """Add Σ w + held ≤ count · q and Σ q ≤ 1, which allow at most one geometry per device.
 
-        A device with two geometries in use gets no task until one of them is unused.
+        A device with two geometries in use gets no task until only one of them is in use.
         """
         model, device, by_slice = self._model, self._devices[at], self._cut.get(at, {})
         if not by_slice:
@@ -831,7 +835,7 @@ class _DeviceRows:
     def _bound_usage(self, at: int, device: SharedGpu) -> None:
         """Add constraints on the memory, cores and tasks of a device after the evictions.
 
-        An exclusive task gets only an empty device and does not share it.
+        An exclusive task uses only an empty device, and no other task may join it.
         """
         model, used, departures = self._model, self._used[at], self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
@@ -869,11 +873,11 @@ class _DeviceRows:
 
 
 class _DeviceUsage(Greedy):
-    """Tracks device usage while tasks are placed in Volcano's order of devices.
+    """Tracks device usage while tasks are placed; devices are allocated in Volcano's order.
 
     It keeps two states: the current usage, and the usage after terminating pods have ended. A
-    nominated task that fits only after terminating pods have ended is allocated in the second
-    state, and its usage is added to both states.
+    nominated task that fits only the second state gets devices there, and its usage is added to
+    both states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -907,7 +911,7 @@ class _DeviceUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's shares to the future idle devices; subtract if `sign` is -1."""
+        """Add a terminating task's shares to future idle devices, or subtract them (`sign` -1)."""
         for taken in self._problem.derived(self._rule.known_holdings)[node].get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]

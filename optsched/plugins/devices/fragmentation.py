@@ -50,7 +50,7 @@ TYPICAL = 0.95
 """Minimum fraction of all tasks that the typical GPU classes cover; other classes are ignored."""
 
 SHARES = 1000
-"""The sum of the GPU class weights. Integer weights make the level values integers."""
+"""The sum of the GPU class weights. Integer weights make the values of the level integers."""
 
 _AT_ONCE = 4096
 
@@ -139,10 +139,11 @@ class Target:
         return cls(share, cpu_m, number, milli, reach)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
-        """Return the weighted fragmentation (m,) of m nodes with idle CPU (m,) and GPUs (m, D).
+        """Return the weighted waste (m,) of m nodes with idle CPU (m,) and idle GPUs (m, D).
 
-        If a GPU class does not fit on a node or requests no GPU, it wastes all idle GPUs of the
-        node. If it fits, it wastes only the GPUs with less idle capacity than it requests per GPU.
+        All idle GPUs of a node count as waste for a GPU class that does not fit on the node or
+        requests no GPU. For a GPU class that fits, only the GPUs with less idle capacity than it
+        requests per GPU count as waste.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -160,7 +161,7 @@ class Target:
 
 
 def find_target(problem: Problem) -> Target:
-    """Return the typical GPU classes of running and pending tasks.
+    """Return the typical GPU classes of the running and pending tasks.
 
     The weights sum to `SHARES` and are rounded by the largest-remainder method.
     """
@@ -209,7 +210,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs, and tasks request or queues hold GPUs."""
+    """Return whether a ready node has idle GPUs and tasks request GPUs or queues use GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -256,10 +257,9 @@ class FragLevel:
         """Return the exact expression for whole GPUs, or 0 if any task has a GPU share.
 
         The expression is Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n] and R[n] is the
-        number of idle GPUs of node n. Without GPU shares, a GPU class that can run on a node wastes
-        none of its GPUs. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
-        suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the constraints
-        allow it.
+        number of idle GPUs of node n. Without GPU shares, a GPU class that can run on a node causes
+        no waste there. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n suffice
+        for class m. Because waste is minimized, runs[m, n] is 1 wherever the constraints allow it.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):
@@ -304,7 +304,7 @@ def _free_at_start(problem: Problem) -> I64:
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """Return the idle thousandths (N, D) of GPUs for idle amounts (N, R), without GPU shares."""
+    """Return each GPU's idle thousandths (N, D), given idle amounts (N, R) and no GPU shares."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
@@ -352,7 +352,7 @@ class _FragmentationScores(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return the points (N,) of the nodes; less waste after the placement gives more points."""
+        """Return the scores (N,) of nodes; less waste after the placement gives a higher score."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -364,7 +364,7 @@ class _FragmentationScores(Greedy):
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             if gpu_class.milli < WHOLE:
-                # Nodes where the GPU share fits on no GPU keep their idle amounts.
+                # The idle amounts do not change on nodes where no GPU can hold the GPU share.
                 left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
                 rows = np.flatnonzero(fit >= 0)
                 left[rows, fit[rows]] -= gpu_class.milli

@@ -1,4 +1,4 @@
-"""GPU shares: a share comes from a single GPU, and a whole GPU serves a single task.
+"""GPU shares: each share is allocated on one GPU, and a GPU allocated whole serves one task.
 
 Mathematics: models/formulation/gpu_shares.md. The rule is always active but has no effect unless a
 task requests a GPU share. GPU shares are in thousandths of a GPU, as in the openb trace (Weng et
@@ -83,7 +83,7 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True if some task has a GPU share and the class requests GPUs or a share."""
+        """Return True if some task has a GPU share and the class requests GPUs or a GPU share."""
         shape = problem.classes.shapes[task_class]
         return problem.derived(shares_devices) and _uses_gpus(shape)
 
@@ -92,7 +92,7 @@ class GpuShares(Rule):
         return Devices(problem) if problem.derived(shares_devices) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow only nodes with GPUs for tasks that request a GPU share."""
+        """Allow only nodes that have GPUs, for tasks that request a GPU share."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -108,7 +108,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal for tasks that hold equal GPU amounts."""
+        """Number the running tasks (V,); tasks with equal GPU amounts get equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -119,7 +119,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints for GPU shares; on nodes with victims, running tasks are repacked."""
+        """Add constraints for GPU shares; on nodes with victims, they repack the running tasks."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not problem.derived(shares_devices):
@@ -168,7 +168,7 @@ class Holding:
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the state with `number` more equal tasks; a negative number removes tasks."""
+        """Return the state with `number` more equal tasks, or fewer if `number` is negative."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -215,7 +215,7 @@ def find_free_devices(problem: Problem) -> I64:
     """Return the idle thousandths (N, D) of each GPU of each node.
 
     Residents with unknown GPUs are packed by best fit, largest share first. On nodes with nominated
-    tasks, the packing keeps space for the nominated tasks if possible.
+    tasks, the packing reserves GPUs for the nominated tasks if possible.
     """
     nodes = problem.snapshot.nodes
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
@@ -246,7 +246,7 @@ def find_free_devices(problem: Problem) -> I64:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the usage of each GPU in a packing of residents that keeps space for nominated tasks.
+    """Return each GPU's usage in a packing of residents that leaves capacity for nominated tasks.
 
     Returns None if no packing exists. GPUs that are allocated whole come last.
     """
@@ -272,7 +272,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return the idle thousandths (N, D) after the allocation of GPU shares, then whole GPUs.
+    """Return the idle thousandths (N, D) after GPU shares and then whole GPUs have been allocated.
 
     GPU shares are (node, thousandths) pairs. They are allocated in descending order, each on the
     fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is the number of
@@ -289,7 +289,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return the fullest GPU (m,) in each row (m, D) with `milli` idle thousandths, or -1."""
+    """Return, for each of m nodes, the fullest GPU with `milli` idle thousandths, or -1."""
     if not free.shape[1]:
         return np.full(len(free), -1, np.int64)
     fits = np.where(free >= max(milli, 1), free, WHOLE + 1)
@@ -299,8 +299,8 @@ def fullest_fit(free: I64, milli: int) -> I64:
 class Devices(Greedy):
     """Tracks idle GPUs while tasks are placed; a share uses the fullest GPU where it fits.
 
-    On nodes with terminating pods, some packing must also fit all tasks after the terminating pods
-    have ended. The packing includes nominated tasks, even if they do not fit yet.
+    On a node with terminating pods, all tasks must also fit in some packing once these pods have
+    ended. This packing includes nominated tasks, even if they do not fit yet.
 
     Attributes
     ----------
@@ -346,7 +346,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return the GPUs used on a node after terminating pods end, including placed tasks."""
+        """Return a node's GPU usage once terminating pods have ended, including placed tasks."""
         if node not in self._after:
             watched = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in watched.residents if t.status is not TaskStatus.RELEASING]
@@ -387,11 +387,11 @@ def _repack_node(
     comes: Sequence[tuple[int, TaskShape]],
     goes: Sequence[tuple[int, int, TaskShape]],
 ) -> None:
-    """Add constraints that reallocate a node's GPUs to its remaining tasks and its placed tasks.
+    """Add constraints that repack a node's remaining tasks and its placed tasks on its GPUs.
 
     If the current tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
     """
-    # Placed tasks use GPUs, and victims release GPUs.
+    # Placed tasks use GPU capacity, and victims release it.
     changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, _, shape in goes)]
     placed = [x for x, _ in comes]
     most_placed = int(max(model.bounds[1][placed].max(), 1))

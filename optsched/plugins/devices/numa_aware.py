@@ -1,4 +1,4 @@
-"""NUMA: a pod runs on a node whose kubelet can align the pod's CPUs and GPUs.
+"""NUMA: a pod runs only on nodes whose kubelet can align the pod's CPUs and GPUs.
 
 Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/numaaware`.
 """
@@ -163,7 +163,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return the planned NUMA resources of each bound task, if known, keyed by task key."""
+        """Return the planned NUMA resources of each bound task with a plan, by task key."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -182,7 +182,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for tasks that some kubelet with a strict policy aligns."""
+        """Return True if some node's kubelet aligns the class under a strict policy."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             state is not None and state[0].alignment.is_strict and state[0].relevant_needs(needs)
@@ -216,7 +216,7 @@ class NumaAware(Rule):
         return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal for tasks with equal NUMA resources."""
+        """Number the running tasks (V,); tasks with equal NUMA resources get equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, states = running_tasks(problem), problem.derived(_find_numa_states)
@@ -265,9 +265,9 @@ class NumaAware(Rule):
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
-        """Return points (N,) for nodes, given the number of NUMA nodes (N,) that a task would use.
+        """Return scores (N,) for nodes, given how many NUMA nodes (N,) a task would use.
 
-        `nodes` (N,) selects the candidate nodes. A node with an unknown number gets 0 points.
+        `nodes` (N,) selects the candidate nodes. A node with an unknown number gets the score 0.
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -282,7 +282,7 @@ class NumaAware(Rule):
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
-    """Return the layout and idle amounts (N,) of nodes that align CPUs; None for other nodes."""
+    """Return layout and idle amounts of each node (N,), or None if the node aligns no CPUs."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
@@ -329,17 +329,17 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"
-"""(variable, amount) pairs: the CPUs or GPUs that one unit of the variable uses."""
+"""(variable, amount) pairs; the amount is the CPUs or GPUs per unit of the variable."""
 
 
 def _choose_cells(
     model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
 ) -> list[dict[int, _Terms]]:
-    """Add Σ_option v = tasks for each container, so that it gets one set of NUMA nodes.
+    """Add Σ_option v = tasks for each container, which chooses one set of NUMA nodes per task.
 
     `containers` lists, for each container, its request, the variable that counts its tasks, and the
-    maximum number of tasks. Returns the requests by set of NUMA nodes, for CPUs and for GPUs. See
-    models/formulation/numa_aware.md.
+    maximum number of tasks. Returns the (variable, amount) pairs of each set of NUMA nodes, for
+    CPUs and for GPUs. See models/formulation/numa_aware.md.
     """
     requested: list[dict[int, _Terms]] = [{}, {}]
     for need, tasks, most in containers:
@@ -363,7 +363,7 @@ def _split_requests(
     goes: Sequence[tuple[int, int, Part]],
     most_tasks: int,
 ) -> None:
-    """Add constraints that split requests among the NUMA nodes of a set, within idle amounts.
+    """Add constraints that split requests for sets of NUMA nodes within their idle amounts.
 
     `goes` lists, for each group of victims, its variable, its number of victims, and the amounts
     that one victim releases. See models/formulation/victims.md.
@@ -397,10 +397,9 @@ def _split_requests(
 class _NumaUsage(Greedy):
     """Tracks idle amounts of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    It keeps two states: the current amounts, and the amounts after terminating pods have ended. If
-    a nominated task fits only after terminating pods have ended, its NUMA nodes are assigned in the
-    second state, and its amounts are subtracted from both states. Without a rule, it scores no
-    nodes.
+    It keeps two states: the idle amounts, and the future idle amounts, after terminating pods have
+    ended. A nominated task that fits only the second state gets NUMA nodes there, and its amounts
+    are subtracted from both states. If `rule` is None, no nodes are scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
@@ -432,7 +431,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's NUMA amounts to future idle amounts, or subtract (`sign` -1)."""
+        """Add a terminating task's amounts to future idle amounts, or subtract them (`sign` -1)."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -486,7 +485,7 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the nodes (N,) that fit a task, and how many NUMA nodes (N,) it uses, or 0."""
+        """Return the nodes (N,) that fit a task, and the number of NUMA nodes used there, or 0."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

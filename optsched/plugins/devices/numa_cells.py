@@ -31,7 +31,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus the amounts in `parts`; add them if `sign` is -1."""
+        """Return the idle amounts minus the amounts in `parts`, or plus them if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -62,7 +62,7 @@ class Layout(NamedTuple):
 
 
 class Option(NamedTuple):
-    """Bit masks of the cells that provide a container's CPUs and GPUs; 0 if none are requested."""
+    """Bit masks of the cells for a container's CPUs and GPUs; 0 if it requests none."""
 
     cpus: int
     gpus: int
@@ -79,7 +79,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return a node's layout, or None if its kubelet does not align or its report is invalid."""
+    """Return a node's layout, or None if its kubelet aligns no pods or its report is invalid."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -94,9 +94,9 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
-    Each resource comes from the fewest cells that could serve the request on an empty node. The
-    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the kubelet admits
-    any cells.
+    Each resource uses the fewest cells that could satisfy the request on an empty node. The cells
+    for CPUs and the cells for GPUs must overlap. Without a strict policy, the kubelet admits any
+    cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest cell sets with `number` units; `single-numa-node` allows one cell."""
+    """Return the smallest sets of cells with `number` units; `single-numa-node` allows one cell."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the cell amounts that the kubelet assigns to a pod, or None if it rejects the pod."""
+    """Return the amounts per cell that the kubelet assigns to a pod, or None if it rejects it."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,9 +155,9 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the cell amounts that an option provides for a request, up to the idle amounts.
+    """Return the amount per cell that an option allocates to a request, up to the idle amounts.
 
-    Cells that provide both CPUs and GPUs come first.
+    Cells that can provide both CPUs and GPUs are used first.
     """
     cells = [at for at in range(len(free.cpus)) if option.cells >> at & 1]
     cpus, gpus = need.cpus, need.gpus
@@ -172,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return CPUs and GPUs for the requests from any cells, up to the idle amounts."""
+    """Return the CPUs and GPUs that requests can get from any cells, up to the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -194,8 +194,8 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
         return False
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
         return pack_single(ordered, tuple(zip(*free, strict=True)), set()) is not None
-    # By Hall's theorem, requests for sets of cells can be split among the cells if and only if
-    # the capacity of every set covers the requests for all its subsets.
+    # By Hall's theorem, requests for sets of cells fit if and only if each set's capacity covers
+    # the requests for all its subsets.
     sets = range(1 << len(free.cpus))
     cpus = tuple(total(free.cpus, cells) for cells in sets)
     gpus = tuple(total(free.gpus, cells) for cells in sets)
@@ -210,7 +210,8 @@ def pack_single(
     """Return the cell of each request, or None if the requests do not fit into single cells.
 
     `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains the states that are
-    known to fail. A state contains sorted idle amounts, because cells are interchangeable.
+    known to fail. A search state contains the idle amounts in sorted order, because cells are
+    interchangeable.
     """
     if not needs:
         return []
@@ -231,7 +232,7 @@ def pack_single(
 
 
 _SubsetCapacity = tuple[int, ...]
-"""The remaining capacity for requests within each set of cells, indexed by bit mask."""
+"""The capacity of each set of cells minus the requests within the set, by bit mask."""
 
 
 def _pack_sets(
@@ -243,8 +244,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The first of these requests tries only its options from index `at[1]` on, so that equal requests
-    get options in ascending order.
+    The request at `at[0]` tries only its options from index `at[1]` on, so equal requests get
+    options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -278,11 +279,11 @@ def _pack_sets(
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle amounts of a node's cells, and the amounts that each resident uses.
 
-    The amounts that the agent reports for a pod are in use if the pod exists, and idle otherwise.
-    The remaining reported usage is attributed to the other residents, oldest first; only a plan
-    shows which cells such a resident uses. A resident whose request exceeds the remaining usage
-    started after the last report. It uses the amounts planned when it was bound, or without a plan
-    the amounts that the kubelet would assign.
+    The amounts that the agent reports for a pod count as used while the pod exists, and as idle
+    otherwise. The remaining reported usage is attributed to the other residents, oldest first. Only
+    a plan shows which cells such a resident uses. A resident that requests more than the remaining
+    reported usage must have started after the last report. Such a resident uses the amounts planned
+    when it was bound or, without a plan, the amounts that the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -292,7 +293,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     place = {cell.number: at for at, cell in enumerate(cells)}
     by_uid = {task.uid: task for task in node.residents if task.uid}
     by_key = {task.key: task for task in node.residents}
-    # The resident that each report in `numa.holds` describes, or None.
+    # For each report in `numa.holds`, the resident that it describes, or None.
     matched = [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
     found: dict[str, list[Part]] = {}
     for hold, task in zip(numa.holds, matched, strict=True):
@@ -356,7 +357,7 @@ def _find_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the cell amounts that were planned when a task was bound, limited to `most`."""
+    """Return the amounts per cell that were planned when a task was bound, limited to `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

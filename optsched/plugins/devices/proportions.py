@@ -1,4 +1,4 @@
-"""Reserve CPU and memory in proportion to idle devices, so that the devices stay usable.
+"""Reserve CPU and memory in proportion to idle devices, for tasks that will use the devices.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -48,7 +48,7 @@ class KeptPerDevice:
 
 @dataclass(frozen=True)
 class Proportions(Rule):
-    """Rule: tasks without devices leave enough CPU and memory for the idle devices of a node."""
+    """Rule: tasks without devices leave enough CPU and memory idle for a node's idle devices."""
 
     name = "proportions"
     hard_switch = Switch.PREDICATE
@@ -59,7 +59,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the rule on each node, with its tasks in the most favourable order."""
+        """Check the rule on each node, with the node's tasks in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             offers = node.offers
@@ -88,15 +88,15 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for tasks without devices, which must leave resources for idle devices."""
+        """Return True for classes without devices, which must leave resources for idle devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
+        """Add Σ request · u − Σ max(kept · device − request, 0) · u ≤ slack, per node.
 
         The first sum is over task classes without devices, the second over task classes with
-        devices. The variable u counts the tasks of a class on a node. The constraint of a node
-        binds only if the node gets tasks without devices.
+        devices. The variable u counts the tasks of a class on a node. The constraint of a node is
+        enforced only if tasks without devices are placed on the node.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
@@ -105,7 +105,8 @@ class Proportions(Rule):
         active, exempt = self._active_proportions(problem), self._exempt(problem)
         if not active:
             return
-        # Variables (N,) that are 1 if a node gets tasks without devices; -1 means no variable.
+        # Index (N,) of the variable that is 1 if tasks without devices are placed on the node, or
+        # -1.
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~exempt[:, None]
         most = int(problem.classes.num_pending.sum())
@@ -118,7 +119,7 @@ class Proportions(Rule):
             bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
             for resource in SECONDARY:
                 _, _, slack, change = _Slack.from_problem(problem, proportion, resource)
-                # The change (C,) of the slack by one task of each class, in the best case.
+                # The best-case change (C,) of the slack by one task of each class.
                 change = np.where(exempt, np.maximum(change, 0), change)
                 for n in bound:
                     placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
@@ -139,7 +140,7 @@ class Proportions(Rule):
         return _SlackState(self._exempt(problem), slack) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the proportions whose device exists on at least one node."""
+        """Return the configured proportions of devices that at least one node has."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
@@ -153,10 +154,10 @@ class Proportions(Rule):
 
 
 class _Slack(NamedTuple):
-    """The slack (N,) of nodes for one device and resource, and its change (C,) per placed task.
+    """Slack (N,) of nodes for one device type and resource, and its change (C,) per placed task.
 
     The slack is the idle amount minus the reserve for idle devices; it may be negative.
-    `has_device` (N,) is True for nodes with the device, and `requested` (C,) is the amount of the
+    `has_device` (N,) selects the nodes that offer the device. `requested` (C,) is the amount of the
     resource that one task of each class requests.
     """
 
@@ -167,7 +168,7 @@ class _Slack(NamedTuple):
 
     @classmethod
     def from_problem(cls, problem: Problem, proportion: KeptPerDevice, resource: str) -> _Slack:
-        """Return the slack before the session has placed tasks."""
+        """Return the slack (N,) at the start of the session, before it places tasks."""
         offers, device = problem.derived(Offers), proportion.device
         reserved, requested = proportion.reserved_amount(resource), offers.requests_of(resource)
         return cls(

@@ -1,10 +1,10 @@
 """The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its queue. A
-queue reclaims its deserved share from queues that hold more than their deserved shares. Annotations
-do not protect victims against a reclaim within a guarantee (models/formulation/victims.md). A gang
-that loses pods keeps its minimum or is evicted entirely. The tiered votes of Volcano's plugins
-apply only in sessions without a solver.
+queue reclaims its deserved share from queues that use more than their own deserved shares.
+Annotations do not protect pods that are reclaimed within a guarantee
+(models/formulation/victims.md). A gang that loses pods keeps its minimum number of pods, or all its
+pods are evicted. The tiered votes of Volcano's plugins apply only in sessions without a solver.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The protected running tasks that gangs may still reclaim within a guarantee.
+    """The running tasks that are protected but may still be reclaimed within a guarantee.
 
     Attributes
     ----------
     waivable
-        (V,) mask of running tasks that only annotations protect; all False if no queue has a
-        guarantee.
+        (V,) mask of running tasks that are protected only by annotations; all False if no queue has
+        a guarantee.
     overridable
-        (V,) mask of running tasks that only annotations and exhausted budgets that yield to
-        guarantees protect. Equal to `waivable` if no budget yields.
+        (V,) mask of running tasks that are protected only by annotations or by exhausted budgets
+        that yield to guarantees. Equal to `waivable` if no budget yields.
     yielding
         (V,) mask of running tasks that are covered by a budget that yields to guarantees; all
         False if no queue has a guarantee.
@@ -100,10 +100,9 @@ class Floors:
         return waived
 
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks of other queues that a gang may reclaim within a guarantee.
+        """Return the tasks of other queues that a gang may reclaim within its queue's guarantee.
 
-        The method ignores annotations. Its parameters and its result have the same meaning and axes
-        as in `waived`.
+        The method ignores annotations. Parameters and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -164,7 +163,7 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
             if task is None or gang is None or preemptor is None:
-                continue  # `Victims` reports unknown tasks and gangs.
+                continue  # `Victims` reports unknown tasks and gangs, so this rule skips them.
             problem = _unentitled(world, eviction, gang, preemptor)
             is_loose = bool(preemptor.is_loose or preemptor.sub_groups)
             if eviction.action == PREEMPT and not (is_loose or self.rules.preempts_for_growth):
@@ -184,13 +183,13 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each item is a pair of the victims' keys and the preemptor's key.
+        Each element is the pair of the victims' keys and the preemptor's key.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
             actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-            # A queue that reclaims must hold at most its deserved share after all evictions, so a
-            # reclaim may require the eviction of pods in the reclaiming queue.
+            # A reclaiming queue must use at most its deserved share after all evictions. A reclaim
+            # may therefore require that the queue loses pods of its own.
             if next(self._verify_shares(World(world.snapshot, actions)), None) is None:
                 yield victims, by
 
@@ -212,7 +211,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaimers' shares after all evictions, and lenders' shares after each reclaim."""
+        """Check reclaiming queues after all evictions, and lending queues after each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -232,7 +231,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # A reclaim within a guarantee may reduce the lending queue below its deserved share.
+            # A reclaim within a guarantee may take the lending queue below its deserved share.
             returned = [task for task in reclaim.tasks if claims.find_guarantee(gang, task) is None]
             units = list(_list_units(world, reclaim, preemptor))
             for where, detail in (
@@ -266,7 +265,7 @@ def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
 
 @dataclass(slots=True)
 class _Reclaim:
-    """Victims in one queue for one gang, and the index of the last one among all evictions."""
+    """Victims in one queue for one gang, and the last victim's index among all evictions."""
 
     tasks: list[Task]
     last: int
@@ -295,9 +294,8 @@ class _Unit(NamedTuple):
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
     """Yield the units (victims that a gang or subgroup loses together) of a reclaim's gangs.
 
-    A gang that is evicted entirely first loses single tasks until it is at its minimum; then its
-    remaining tasks are evicted together. A subgroup is evicted in the same way, with its size as
-    the minimum.
+    A gang that loses all its tasks first loses single tasks, down to its minimum; the remaining
+    tasks form one unit. A subgroup loses its tasks in the same way; its minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -324,9 +322,10 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
 def _make_unit(
     victims: Sequence[Task], mine: Sequence[Task], up_to_now: Container[str], number: int
 ) -> _Unit:
-    """Return the unit of `number` tasks among the victims of a gang or subgroup.
+    """Return the unit of `number` tasks evicted together among a gang's or subgroup's victims.
 
-    Per resource, this preemptor's victims that do not use the resource count first toward `number`.
+    For each resource, victims of this preemptor that do not use the resource are counted first, up
+    to `number`.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -339,10 +338,11 @@ def _make_unit(
 
 
 class _Shares:
-    """The resources that queues hold and deserve at each step of a replay of the evictions.
+    """What queues use and deserve, per resource, at each step of a replay of the evictions.
 
-    Evictions are replayed in the order of the plan. The held resources include all placements of
-    the plan from the first step on. The amounts of a queue include the amounts of its descendants.
+    Evictions are replayed in the order of the plan. The used resources include all placements of
+    the plan from the first eviction on. The amounts of a queue include the amounts of its
+    descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -377,7 +377,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return the resources that a queue and its descendants hold after the given evictions."""
+        """Return the resources that a queue and its descendants use after the given evictions."""
         if queue.name not in self._held:
             before: dict[str, int] = {}
             for name in self._world.descendants_by_queue[queue.name]:
@@ -415,11 +415,11 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that lose a unit while they hold at most their deserved share.
+        """Yield lending queues that lose a unit while they use no more than their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and its units of several tasks. `_group_victims` selects the
-        resources to compare. A victim that uses none of the compared resources may always be
+        that the lending queue loses, and the units of more than one task. `_group_victims` selects
+        the resources to compare. A victim that uses none of the compared resources may always be
         reclaimed.
         """
         tasks, units = returned
@@ -447,14 +447,16 @@ class _Shares:
         tasks: Sequence[Task],
         units: Sequence[_Unit],
     ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
-        """Return victims, grouped by the resources in which the queue must exceed its share.
+        """Return victims grouped by the resources of which the queue must use more than its share.
 
-        The queue must exceed its deserved share in at least one resource of a group. If `_by_use`
-        is True, these are the deserved resources that the victim uses. If `_by_use` is False, they
-        are the requested resources that the queue deserves.
+        For each group, the queue must exceed its deserved share of at least one of the group's
+        resources. If `_by_use` is True, the resources of a group are the deserved resources that
+        its victims use. If `_by_use` is False, the resources are the requested resources of which
+        the queue deserves some.
 
-        If `_by_use` is True, victims are also grouped by the units that use deserved resources
-        beyond the victim's; the queue may then exceed its share in any resource of the units.
+        If `_by_use` is True, victims are also grouped by those of their units that use further
+        deserved resources. The queue may then exceed its share of any resource of these units
+        instead.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
@@ -481,9 +483,9 @@ class _Shares:
     def find_unrelated_victims(
         self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
     ) -> Iterator[tuple[str, str]]:
-        """Yield victims that use no requested resource, if the rule sets `returns_by_use`.
+        """Yield victims that use none of the requested resources, if `returns_by_use` is set.
 
-        Victims whose unit uses a requested resource are not yielded.
+        A victim is skipped if another task of its unit uses a requested resource.
         """
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
@@ -495,7 +497,7 @@ class _Shares:
     def find_broken_guarantees(
         self, name: str, borrower: str, tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that would hold less than their guarantee."""
+        """Yield lending queues whose usage would fall below their guarantee."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)

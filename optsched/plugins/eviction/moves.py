@@ -1,4 +1,4 @@
-"""Moves of running pods: moves that plugins propose, and moves that free capacity for gangs.
+"""Moves of running pods: which moves plugins propose, and which moves release capacity for gangs.
 
 Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """
@@ -70,10 +70,10 @@ class Moves:
         The maximum number of a gang's tasks that may be evicted together, by gang index. A gang
         that is not in the mapping has no limit.
     whole
-        Indices of gangs that may be evicted entirely if no single task can be spared.
+        Indices of gangs that may be evicted entirely if they can lose no single task.
     relief
-        The excess load of nodes, or None to move all tasks. If it is set, a task is moved only
-        while its node has excess load.
+        The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
+        only while its node has excess load.
 
     """
 
@@ -100,7 +100,7 @@ def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
 
 
 def find_early_evictions(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
-    """Yield a violation if a plugin evicts before its period has passed."""
+    """Yield a violation if a plugin evicts pods before its period has passed."""
     if list_moves_of(world, rule) and not has_period_passed(world.snapshot, rule, period_ms):
         yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
 
@@ -111,7 +111,7 @@ def list_moves_of(world: World, plugin: str) -> list[Evict]:
 
 
 def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
-    """Describe how evictions break a gang; empty if it keeps its minimum or loses all pods."""
+    """Return how evictions break a gang's minimum; empty if it is kept or all pods are lost."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -125,7 +125,7 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Move only restartable pods, each to a given node, for gangs of equal or higher priority."""
+    """Rule: gangs of equal or higher priority may move restartable pods, each to a given node."""
 
     name = "consolidation"
 
@@ -161,7 +161,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the requirements that a gang violates if only the tasks in `left` remain of `held`."""
+    """Yield the requirements that a gang violates if it keeps only `left` of its tasks `held`."""
     if is_below_minimum(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)

@@ -30,16 +30,16 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield (victims, preemptor) pairs for victims that the preemptor does not need.
+    """Yield (victims, preemptor) pairs in which the preemptor does not need the victims.
 
-    A node is the preemptor's if one of its tasks is placed or nominated there.
+    A node belongs to a preemptor if a task of the preemptor is placed or nominated on the node.
 
-    The victims on a node of the preemptor are needed if they release less than a limit of some
-    resource. The limit is the total request of the preemptor's tasks on the node, plus the usage of
-    the largest victim times the number of these tasks. A victim on another node is needed if its
-    gang would be incomplete with only that victim kept, and its gang also loses a task on a node of
-    the preemptor. A victim is also needed if the preemptor would break a rule other than `fits`
-    without the eviction.
+    The victims on such a node are needed if they release less than the limit of at least one
+    resource. The limit is the total request of the preemptor's tasks on the node, plus the number
+    of these tasks times the largest usage of one victim. A victim on another node is needed if its
+    gang also loses a task on a node of the preemptor and would be incomplete even if this victim
+    were kept. A victim is also needed if, without its eviction, the preemptor would violate a rule
+    other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -58,7 +58,7 @@ def find_needless(
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    spare: set[str] = set()  # Each gang could keep its victims in `spare` together.
+    spare: set[str] = set()  # Each gang could keep all its victims in `spare`.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             spare |= {task.key for task in tasks}
@@ -76,15 +76,15 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return the keys of victims that the preemptor possibly does not need.
+    """Return the keys of the victims that the preemptor may not need.
 
-    For a node of the preemptor with too many victims, only the largest victim is returned.
+    If a node of the preemptor has too many victims, only its largest victim is returned.
 
-    `elsewhere` contains victims on nodes without tasks of the preemptor; their gangs could keep
-    all of them together.
+    `elsewhere` contains victims on nodes without tasks of the preemptor; each gang could keep all
+    its victims in `elsewhere`.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Victims that, if kept, would alone make their gang complete.
+    spare: set[str] = set()  # Each of these victims would, if kept, make its gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]
@@ -122,9 +122,9 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks in `coming` need all victims on their node.
 
-    They need all victims if the victims release less than a limit of some resource. The limit is
-    the total request of the tasks, plus the usage of the largest victim times the number of tasks.
-    On an overcommitted node, the usage in excess of its capacity is added to the limit.
+    All are needed if they release less than the limit of at least one resource. The limit is the
+    total request of the tasks, plus the number of tasks times the largest usage of one victim. On
+    an overcommitted node, the usage in excess of its capacity is added to the limit.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -145,10 +145,10 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would break a rule, such as a quota, without the given evictions.
+    """Return whether a gang would violate a rule, such as a quota, without the given evictions.
 
-    `preemptor` contains the gang and the names of its nodes. Violations that concern other gangs,
-    tasks, queues and nodes are ignored.
+    `preemptor` contains the gang and the names of its nodes. Violations that name other gangs,
+    tasks, queues or nodes are ignored.
     """
     gang, nodes = preemptor
     stay = set(doubtful)

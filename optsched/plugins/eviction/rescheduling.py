@@ -1,7 +1,8 @@
-"""Moves of pods from overutilised to underutilised nodes.
+"""Moves pods from overutilised to underutilised nodes.
 
-Mathematics: models/formulation/rescheduling.md. Volcano: `pkg/scheduler/plugins/rescheduling`, the
-strategy `lowNodeUtilization`, which ignores `nodeFit` and `thresholdPriorityClassName`.
+Mathematics: models/formulation/rescheduling.md. Volcano: strategy `lowNodeUtilization` of
+`pkg/scheduler/plugins/rescheduling`; the strategy ignores `nodeFit` and
+`thresholdPriorityClassName`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,12 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization
-        is at most `low_ppm` in every resource may receive pods. Pods are moved off a node that
-        exceeds `high_ppm` in any resource, until it is at most `high_ppm` in every resource.
-    below_class
-        Name of a PriorityClass. Pods with the priority of this class or higher are not moved.
+        Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization is
+        at most `low_ppm` in every resource may receive pods. Pods are moved off a node while its
+        utilization exceeds `high_ppm` in any resource. Pods with the priority of this class or
+        higher are not moved.
     fits
-        True if a pod is evicted only when a single underutilised node has space for it.
+        True if a pod is evicted only when it fits on a single underutilised node.
 
     """
 
@@ -80,7 +80,7 @@ class Rescheduling(Rule):
     # --- nodes -----------------------------------------------------------------------------------
 
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
-        """Return the utilization of a node in millionths, or None without a recent measurement."""
+        """Return a node's utilization in millionths, or None if no recent measurement exists."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None
@@ -151,7 +151,7 @@ class Rescheduling(Rule):
             excess=excess,
             space=np.where(takes[:, None], -excess, 0),
             is_open=takes,
-            uses=requested,  # an estimate of the unknown usage
+            uses=requested,  # an estimate of the usage, which is unknown
             fits=self.strategy.fits,
         )
 

@@ -1,8 +1,8 @@
-"""Pods that are never evicted: system pods, protected pods, and pods of exhausted budgets.
+"""Pods that are never evicted: system pods, protected pods, and pods covered by exhausted budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
-victims regardless of disruption budgets. The module `victims` respects budgets, as the eviction API
-does, but an administrator may let budgets yield to guarantees.
+victims regardless of disruption budgets. This module respects budgets, as the eviction API does; an
+administrator may give guarantees precedence over a budget.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are not preemptable, in cooldown, or in an exhausted budget."""
+        """Protect tasks that are not preemptable, in cooldown, or covered by exhausted budgets."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
 def find_unpreemptable(problem: Problem) -> Bool:
-    """Return the mask (V,) of running tasks that are not preemptable or are in cooldown."""
+    """Return the mask (V,) of running tasks that are not preemptable or are in their cooldown."""
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
@@ -187,7 +187,7 @@ def find_unpreemptable(problem: Problem) -> Bool:
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
     """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
-    `yields` restricts the budgets to those that yield to guarantees (True) or do not (False).
+    If `yields` is True, only budgets that yield to guarantees count; if False, only the others.
     """
     spent = [
         b
@@ -215,9 +215,9 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`, which votes for the eviction of tasks that are not in cooldown.
+    """The plugin `cdp`, which votes to evict only tasks that are not in their cooldown.
 
-    `Victims` protects tasks in cooldown even without the plugin `cdp`.
+    `Victims` protects tasks in their cooldown even if the plugin `cdp` is not enabled.
     """
 
     name = "cdp"
@@ -228,9 +228,9 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`, which votes for evictions within disruption budgets.
+    """The plugin `pdb`, which votes to evict only tasks whose disruption budgets allow it.
 
-    `Victims` enforces disruption budgets even without the plugin `pdb`.
+    `Victims` enforces disruption budgets even if the plugin `pdb` is not enabled.
     """
 
     name = "pdb"
@@ -242,13 +242,13 @@ class Budgets(Rule):
 
 @dataclass(eq=False)
 class _EvictionVotes(Greedy):
-    """Votes for the eviction of the tasks that `movable` selects."""
+    """Votes to evict the tasks that `movable` selects."""
 
     _snapshot: Snapshot
     _tasks: Sequence[Task]
 
     def movable(self, victims: I64) -> I64:
-        """Return the victims that may be evicted and restarted on another node."""
+        """Return the victims that may be evicted in order to restart on another node."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -269,7 +269,7 @@ class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims that the budgets allow, ignoring budgets that yield to guarantees.
 
-        `Victims` allows only reclaims within a guarantee to exceed these budgets.
+        `Victims` lets only reclaims within a guarantee exceed these budgets.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -310,10 +310,10 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """Finds the gangs that may reclaim victims even though the victims are protected.
+    """Finds the gangs that may reclaim protected victims.
 
-    Annotations do not protect victims from gangs that reclaim within a guarantee of their queue,
-    and neither do disruption budgets that yield to guarantees.
+    Annotations, and disruption budgets that yield to guarantees, do not protect victims from gangs
+    that reclaim within their queue's guarantee.
     """
 
     def __init__(self, world: World) -> None:
@@ -343,8 +343,9 @@ class Claims:
     def find_reclaims(self) -> dict[str, str]:
         """Return the guaranteed queue of each reclaim within a guarantee, keyed by victim key.
 
-        Gangs that need their guarantee because their victims are protected come first. Other gangs
-        follow in plan order if all tasks that the plan places for them fit.
+        Gangs that can reclaim their victims only within a guarantee, because the victims are
+        protected, come first. The remaining gangs follow in plan order, each if all tasks that the
+        plan places for it fit the guarantee.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:
@@ -362,7 +363,7 @@ class Claims:
         return found
 
     def find_used_guarantee(self, eviction: Evict) -> Queue | None:
-        """Return the queue within whose guarantee an eviction reclaims a task, or None."""
+        """Return the queue within whose guarantee an evicted task is reclaimed, or None."""
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
         if task is None or gang is None or eviction.action not in _RECLAIMS:
@@ -370,7 +371,7 @@ class Claims:
         return self.find_guarantee(gang, task)
 
     def find_guarantee(self, gang: Gang, task: Task) -> Queue | None:
-        """Return the queue, or ancestor, of a gang whose guarantee covers the reclaim of a task."""
+        """Return the gang's queue or ancestor queue whose guarantee covers the reclaim, or None."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
@@ -379,7 +380,7 @@ class Claims:
         return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a queue fits its guarantee after adding the requests of claiming gangs.
+        """Return whether a queue's usage plus the requests of reclaiming gangs fits its guarantee.
 
         The victim must use at least one guaranteed resource that the gang requests.
         """

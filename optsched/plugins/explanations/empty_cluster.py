@@ -1,9 +1,9 @@
-"""Check whether a gang's minimum fits an empty cluster, and find the shortage if not.
+"""Check whether a gang's minimum fits an empty cluster, and find out what is missing if not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
 Taints, labels and plugins that check single nodes apply. Pods of other gangs, queue limits and
 constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread) are
-ignored. If a gang can start in any state of the cluster, it therefore fits the empty cluster.
+ignored. A gang that can start in any state of the cluster therefore fits the empty cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """A gang's minimum: groups of equal pods, and minimum pod counts in total and by role."""
+    """A gang's minimum: groups of equal pods, and minimum pod counts in total and per role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -58,7 +58,7 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """The shortage because of which a minimum does not fit the empty cluster.
+    """What is missing for a minimum that does not fit the empty cluster.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; caches the shortages of gang minimums.
+    """The nodes of a problem without their pods; caches the `Shortage` of each gang minimum.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class EmptyCluster:
         self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
-        # Allocatable amounts (N, R), in column order for fast reads by resource.
+        # Allocatable amounts (N, R), stored by column because they are read by resource.
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     # --- minimums --------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class EmptyCluster:
     # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum, or None if the minimum fits or may fit."""
+        """Return what is missing for a gang's minimum, or None if the minimum fits or may fit."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -215,7 +215,11 @@ class EmptyCluster:
         return self._ties[task_class]
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether a minimum obviously fits: it has one class, or one node for each pod."""
+        """Return whether a minimum obviously fits.
+
+        A minimum of one task class fits if enough of its pods fit in total. Any minimum fits if
+        each class has a node for every pod.
+        """
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -248,12 +252,12 @@ class EmptyCluster:
 
     @cached_property
     def node_class(self) -> I64:
-        """A class number (N,) for each node; equal if the allocatable amounts are equal."""
+        """Class number (N,) of each node; nodes with equal allocatable amounts are in one class."""
         return row_groups(list(self.problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """A class number (N,) for each node; equal if the nodes differ only by name."""
+        """Class number (N,) of each node; nodes that differ only by name have the same number."""
         known: dict[object, int] = {}
         on_node = self.problem.snapshot.devices.on_node
         kinds = [
@@ -271,7 +275,7 @@ class EmptyCluster:
 
 
 _MOST_COMPARED: Final = 16
-"""Maximum number of requested resources that are compared individually."""
+"""Maximum number of requested resources for which each resource is tested individually."""
 
 
 class _TooManyChecksError(Exception):
@@ -307,7 +311,7 @@ class _Nodes:
         self.refusing: dict[str, None] = {}
 
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
-        """Return the packing problem, with unlimited amounts of the resources in `lifted`."""
+        """Return the packing problem, in which the resources in `lifted` are unlimited."""
         capacity = self._problem.allocatable[self._first].copy()
         raised = list(lifted)
         capacity[:, raised] += self._request[:, raised].T @ self._count + self._count.sum()
@@ -381,7 +385,7 @@ class _Nodes:
     # --- shortage --------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins that keep pods of the minimum from fitting."""
+        """Return the resources or plugins that prevent the pods of the minimum from fitting."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -390,8 +394,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Instead, all resources are made unlimited
-            # first, then those without effect are limited again.
+            # Comparing many resources takes minutes. So all resources are first made unlimited, and
+            # those that make no difference are limited again.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -420,7 +424,7 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """Return the allocatable amount of a resource divided by the demand for it."""
+        """Return the allocatable amount of a resource divided by the requested amount."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
@@ -466,7 +470,7 @@ class _OneNode:
 
 
 def empty_node(node: Node) -> Node:
-    """Return a node without pods and load, with all its NUMA cells idle."""
+    """Return a node without pods and measured load, with all its NUMA cells idle."""
     numa = node.numa
     if numa is not None:
         cells = tuple(

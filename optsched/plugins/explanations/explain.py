@@ -43,7 +43,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Codes of reasons that may resolve over time or when the queue gets more capacity."""
+"""Codes of reasons that may no longer apply later, or once the queue has more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""
@@ -60,7 +60,7 @@ RANK = {code: i for i, code in enumerate(ReasonCode)}
 
 @dataclass(eq=False)
 class Explainer:
-    """Explains why gangs wait in one outcome; caches results by task class.
+    """Explains why gangs wait, given an `Outcome`; caches results by task class.
 
     Reasons refer to the capacity that is idle after the decisions of the outcome.
     """
@@ -70,9 +70,9 @@ class Explainer:
     _views: dict[int, _View] = field(default_factory=dict, init=False)
 
     def reason(self, gang: int) -> Reason:
-        """Return why a gang places no pending task, or no further pending task.
+        """Return why a gang places none, or no more, of its pending tasks.
 
-        `gang` is the index of an unblocked gang.
+        `gang` is the index of a gang that no rule blocks.
         """
         explaining = select_overriding(self._rules.hard, "explain")
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
@@ -110,7 +110,7 @@ class Explainer:
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
     def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
-        """Return a reason that names the gangs whose nominations use the capacity, or None."""
+        """Return a reason that names the gangs whose nominations reserve the capacity, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
@@ -151,7 +151,8 @@ class Explainer:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
         `gang` is an index on axis G; the gang's pods need not exist. `reasons` contains the reasons
-        of rules, sorted by reason code. The result is also None if one of these takes precedence.
+        of rules, sorted by reason code. The result is also None if one of `reasons` takes
+        precedence.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -253,10 +254,9 @@ class _Free:
 
 
 class _SharedFacts:
-    """Data that the explanations of all task classes share: node rules and idle amounts.
+    """Data that is shared by the explanations of all task classes: node rules and idle amounts.
 
-    A rule is `lasting` if its mask does not depend on pods, time or load; other rules are
-    `passing`.
+    A rule is `lasting` if its mask does not depend on pods, time or load, and `passing` otherwise.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -268,18 +268,18 @@ class _SharedFacts:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """Return the idle amounts of the nodes in a mask (N,); equal masks share the result."""
+        """Return the `_Free` of the nodes in a mask (N,); equal masks share one object."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
             largest = left.max(axis=0, initial=0)
-            # The array has column order, because callers read the amounts by resource.
+            # The array is stored by column, because callers read the amounts by resource.
             self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
         return self._known[key]
 
 
 class _View:
-    """The open nodes, the reasons for rejected nodes, and the idle capacity for a task class."""
+    """The nodes that a task class may use, the reasons against other nodes, and idle capacity."""
 
     def __init__(self, facts: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
@@ -334,7 +334,7 @@ class _View:
         names, free = self.problem.resources, self.free
         scarce = [r for r, amount in self._requested if free.largest[r] < amount]
         if not scarce:
-            # Find the resources of which a larger amount alone would let more tasks fit.
+            # Find the resources for which a larger amount, by itself, would let more tasks fit.
             quotients = np.array([free.left[:, r] // amount for r, amount in self._requested])
             for i, (r, _) in enumerate(self._requested):
                 others = np.delete(quotients, i, axis=0)
@@ -351,7 +351,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, phrase) for each resource that is too scarce on some nodes."""
+        """(number of nodes, phrase) pairs, one per resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [
@@ -414,7 +414,7 @@ class _Demand:
 
 
 def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
-    """Return why a minimum does not fit: no open node, a pod too large, or too many pods.
+    """Return why a minimum does not fit: no usable node, a pod too large, or too many pods.
 
     `demands` contains the requests of the minimum, in the order of its items.
     """

@@ -1,4 +1,4 @@
-"""Count how many pods of a gang's minimum fit, using node classes and plugin masks."""
+"""Count the pods of a gang's minimum that fit, given node classes and the masks of plugins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOBODY = -1
 
 
 class PlacedState:
-    """The greedy state of some plugins after all placements of an outcome."""
+    """The state of the greedy plugins that restrict nodes, after all placements of a plan."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)
@@ -88,7 +88,7 @@ MOST_PARTIAL: Final = 1_500
 """Maximum number of partial packings (node by node) in an exact search."""
 
 MOST_ROWS: Final = 150_000
-"""Maximum number of (partial packing, configuration) combinations in one exact search."""
+"""Maximum number of (partial packing, configuration) pairs in one exact search."""
 
 MOST_STEPS: Final = 2_000
 """Maximum number of steps of all exact searches in a session."""
@@ -107,7 +107,7 @@ class Effort:
     Attributes
     ----------
     steps_left
-        Number of remaining steps. A step adds one node to all partial packings.
+        Number of remaining steps. One step adds one node to every partial packing.
 
     """
 
@@ -115,7 +115,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A minimum for the total number of pods of the items in the mask `of` (I,)."""
+    """The minimum total number of pods over the items in the mask `of` (I,)."""
 
     of: Bool
     least: int
@@ -132,18 +132,19 @@ class Packing:
     group
         (I,) group (task class) of each item; nodes treat all items of a group equally.
     whole, roles
-        The minimum number of pods, in total and over the items of each role. An item has one role.
+        The minimum number of pods, in total and over the items of each role. Each item has exactly
+        one role.
     capacity, number
         (K, R) allocatable amounts of one node per node class, and (K,) number of nodes per class.
     is_open
         (K, I) True if nodes of a node class may run pods of an item.
     admits
         Function that returns whether plugins allow given pod counts per item on a node of a node
-        class. If it rejects a set of pods, it also rejects every larger set. `admits` is None if
-        only resources matter.
+        class. If the plugins reject a set of pods, they must also reject every larger set. `admits`
+        is None if only resources matter.
     cliques
-        (mask, number) pairs: the maximum number of pods of the items in the mask (I,) over all
-        nodes.
+        (mask, number) pairs; over all nodes, at most `number` pods of the items in the mask (I,)
+        can be placed.
     effort
         The step budget that exact searches share.
 
@@ -162,7 +163,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return (P,) how many of the minimum's pods each packing (P, I) does not place."""
+        """Return, for each packing (P, I), the number (P,) of pods missing from the minimum."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -201,7 +202,8 @@ class Packing:
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # If all pods of an item fit a node, the node may fit more pods of the item's group.
+            # If all pods of an item fit on a node, the node may also fit more pods of the item's
+            # group.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -225,7 +227,7 @@ class Packing:
         return 0
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return the pods (I,) of a cheapest minimum, with at most `most` pods of each item."""
+        """Return the pods (I,) of one cheapest minimum, with at most `most` pods of each item."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -297,7 +299,7 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return the minimum number of pods that any packing does not place.
+        """Return the smallest number of missing pods over all packings.
 
         Returns None if a limit is reached. The search adds nodes one by one and keeps all maximal
         partial packings.
@@ -331,7 +333,7 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return (P, I) the maximal pod counts per item that fit on a node of class `k`.
+        """Return the maximal pod counts (P, I) per item that fit on a node of class `k`.
 
         Returns None if there are more than `MOST_CONFIGURATIONS` candidates.
         """
@@ -365,7 +367,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Return the rows of pod counts (P, I) that no other row dominates, in a fixed order."""
+    """Return the pod counts (P, I) that no other row of counts dominates, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]
