@@ -2,7 +2,7 @@
 
 The unit is the GPU-microsecond: one thousandth of a GPU for one millisecond. A GPU-hour is 3 600
 000 000 GPU-microseconds. For a pod with a GPU share, the requested thousandths of a GPU are
-charged. Usage during the warm-up and after the last recorded instant is not counted.
+charged. Usage during the warm-up and after the last recorded event or snapshot is not counted.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The resource usage of one user in one queue, or its sum over users or queues.
+    """The resource usage of one user in one queue, or the total usage of several users or queues.
 
     GPU usage is in GPU-microseconds.
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # GPU usage of pods, from when they are bound until they leave the node.
-    # The part of `held` before the gang's minimum number of pods was running. Crater does not bill
-    # it.
+    held: int = 0  # GPU usage of pods, from bind until they leave the node.
+    # The part of `held` that accrued before the gang's minimum number of pods was running. Crater
+    # does not bill this part.
     idle: int = 0
-    # The part of `held` whose work was lost in evictions and moves, plus that of terminating pods.
+    # The part of `held` whose work was lost in evictions and moves, including the usage of
+    # terminating pods.
     evicted: int = 0
     failed: int = 0  # The part of `held` whose work was lost in node failures.
-    cpu_held: int = 0  # CPU usage, in thousandths of a CPU times milliseconds.
+    cpu_held: int = 0  # CPU usage in milli-CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -153,7 +154,7 @@ HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.va
 
 
 def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
-    """Add up several chargebacks, per queue and user."""
+    """Return the charges per queue and user, summed over several chargebacks."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
         for charge in each.charges:
@@ -162,7 +163,7 @@ def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
 
 
 def as_numbers(found: Amounts) -> dict[str, int]:
-    """Return the resource usage, keyed by column name; each name includes the unit."""
+    """Return the resource usage, keyed by column name; column names include the unit."""
     return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
 
 
@@ -208,17 +209,17 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The GPU and CPU capacity that a task has held on a node since `since_ms`, in thousandths."""
+    """The GPU and CPU capacity, in thousandths, that a task has held on a node since `since_ms`."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle.
+        """Return the usage from `since_ms` to `until_ms`; usage before `ran_ms` counts as idle.
 
-        `ran_ms` is the time at which the gang's minimum number of tasks was running, or None if
-        fewer tasks run.
+        `ran_ms` is the time at which the gang's minimum number of tasks was reached, or None if
+        fewer tasks are running.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -235,7 +236,7 @@ class Usage:
 class _Job:
     """A gang that has arrived, with the requests and usage of its tasks.
 
-    `since_ms` is the start of the current run, or None if the gang does not run.
+    `since_ms` is the start of the current run, or None if the gang is not running.
     """
 
     payer: tuple[str, str]
@@ -274,8 +275,7 @@ class Charging:
             case Bind():
                 self._begin_usage(self._jobs[event.job], event.places)
             case Move():
-                # Moved tasks restart on another node, and the gang resumes from its last
-                # checkpoint.
+                # Moved tasks restart on another node; the gang resumes from its last checkpoint.
                 job = self._jobs[event.job]
                 self._charge_lost_work(job, event.lost_ms, "")
                 self._end_usage(job, [place.task for place in event.places])
@@ -322,7 +322,7 @@ class Charging:
         self._found[job.payer] = sum(held, self._found[job.payer])
 
     def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
-        """Charge evicted pods for their resources until their grace period ends."""
+        """Charge each evicted pod for the resources that it holds until its grace period ends."""
         if cause == _NODE or not job.grace_ms:
             return
         now_ms = max(self._now_ms, self._from_ms)
@@ -343,14 +343,15 @@ class Charging:
 def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod is charged from when it is bound until the first snapshot in which it has left its node.
-    If it was bound before the first snapshot, charging starts with that snapshot.
+    A pod is charged from the time at which it is bound until the first snapshot in which it is no
+    longer on its node. A pod that was bound before the first snapshot is charged from the first
+    snapshot on.
 
-    A running gang counts as evicted if, in the next snapshot, fewer of its pods are running than
-    its minimum. It counts as failed instead if the node of a lost pod is also missing or not ready.
-    The lost work is the usage of the lost pods since their last checkpoint
-    (`optsched.io/checkpointed-at`), or since the start of the gang if there is no later checkpoint.
-    More frequent snapshots make the charges more accurate.
+    A running gang counts as evicted if fewer of its pods than its minimum are running in the next
+    snapshot. It counts as failed instead if the node of a lost pod is missing or not ready. The
+    lost work is the GPU usage of the lost pods since their last checkpoint
+    (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last checkpoint is
+    older. Charges are more accurate if snapshots are taken more often.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _RecordedGang] = {}
@@ -374,8 +375,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
 class _RecordedGang:
     """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is the time since which at least the gang's minimum number of pods has run, or None if
-    fewer pods run.
+    `ran_ms` is the time at which the gang's minimum number of pods was reached, or None if fewer
+    pods are running.
     """
 
     payer: tuple[str, str]

@@ -1,13 +1,13 @@
 """An emulated in-memory cluster, and the gang scheduling experiment.
 
-The cluster consists of objects, a scheduler and emulated nodes. It has the same interface as a real
-cluster, so the same scenarios run on both. Time in the emulated cluster passes only in calls of
-`advance`.
+The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the same
+interface as a real cluster, so the same scenarios run on both. Time in the emulated cluster passes
+only when `advance` is called.
 
 The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
-CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all six tasks run.
-On 4 nodes with 4 CPUs, one job fits at a time. Slides by kube-batch and Volcano (2019) report the
-experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
+CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all of its six
+tasks run. On 4 nodes with 4 CPUs, one job fits at a time. Slides by kube-batch and Volcano (2019)
+report this experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, finish pods annotated as complete or failed, and run a session."""
+        """Advance the time, finish pods annotated as complete or failed, then run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})
@@ -119,7 +119,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""If some CPU is idle, jobs are reported as stuck only after this multiple of `quiet_seconds`."""
+"""If a CPU is idle, jobs count as stuck only after `PATIENCE` times `quiet_seconds`."""
 
 
 class Stage(Protocol):
@@ -143,7 +143,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The state of a job: numbers of running tasks, succeeded tasks and allocated CPUs."""
+    """The numbers of running tasks, succeeded tasks and allocated CPUs of a job."""
 
     running: int = 0
     succeeded: int = 0
@@ -161,14 +161,14 @@ class Progress:
 
     seconds: float  # Seconds since the jobs were created.
     jobs: Mapping[str, JobState]  # State of each job, keyed by name.
-    # Time at which each completed job completed, in seconds since the start.
+    # Completion time of each completed job, in seconds since the jobs were created.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # True if the jobs are deadlocked: no job has all its tasks running, and no job state has
+    # True if the jobs are deadlocked: no job has all of its tasks running, and no job state has
     # changed for a long time.
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
-        """Return a message with the number of deadlocked jobs and of CPUs that they hold."""
+        """Return a message that states how many jobs are deadlocked and how many CPUs they hold."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
         return (
@@ -177,7 +177,7 @@ class Progress:
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
-    """Return a PodGroup per job, then the pods of all jobs in interleaved order.
+    """Return one PodGroup per job, followed by the pods of all jobs in interleaved order.
 
     Controllers that create pods in parallel produce a similar order.
     """
@@ -278,7 +278,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # If a CPU is idle, the scheduler may only be slow: wait longer.
+        # If a CPU is idle, the scheduler may just be slow: wait longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         are_complete = all(state.is_complete for state in states.values())

@@ -1,12 +1,12 @@
-"""Define the metrics by which models are compared, and test paired differences of metrics.
+"""Define the metrics by which models are compared, and test their paired differences.
 
-A difference in a metric is significant only if both of these tests agree:
+A difference in a metric is significant only if both tests agree:
 
 - The simultaneous confidence interval (Student's t with Bonferroni correction) excludes zero.
-- The sign-flip test rejects the null hypothesis that the two models of a pair are exchangeable. The
-  test flips the signs of all metric differences of a pair together. The test statistic is the
-  maximum standardised sum over all metrics, which corrects for the number of metrics (Westfall and
-  Young, Resampling-Based Multiple Testing, 1993, §2.3).
+- The sign-flip test rejects the null hypothesis that the two models of a pair are exchangeable. A
+  flip changes the signs of all metric differences of one pair together. The test statistic is the
+  largest standardised sum of differences among all metrics, which corrects for the number of
+  metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Figure:
 
     name: str  # Column name in tables and files.
     path: tuple[str, ...]  # Keys under which the metric is found in a result's JSON.
-    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty if there is no unit.
-    is_better_low: bool | None = True  # None if neither low nor high is better.
+    unit: str = ""  # Unit: `s`, `part` (a fraction of 1), `hours`, or empty if the metric has none.
+    # Whether lower values are better; None if neither lower nor higher values are better.
+    is_better_low: bool | None = True
     # True for wall-clock times, whose differences are never called better or worse.
     is_timed: bool = False
 
@@ -120,7 +121,7 @@ SHOWN: Final = (
 
 
 FLIPS: Final = 4_000
-"""Number of random sign flips if there are too many pairs to enumerate all sign flips."""
+"""Number of random sign flips that are drawn if there are too many pairs to enumerate all flips."""
 CONFIDENCE: Final = 0.95
 _ALL_FLIPS_UP_TO: Final = 13
 _ROUNDING: Final = 1e-12
@@ -131,24 +132,25 @@ class Difference:
     """The mean of paired differences, with its confidence interval and p-value."""
 
     mean: float
-    # Ends of the simultaneous confidence interval; None if there are fewer than `least_pairs`.
+    # Bounds of the simultaneous confidence interval; None if there are fewer pairs than
+    # `least_pairs`.
     low: float | None
     high: float | None
     pairs: int  # Number of pairs in which the metric was measured.
     # The p-value of the sign-flip test, corrected for the number of metrics and models; None if
-    # there are fewer than `least_pairs`.
+    # there are fewer pairs than `least_pairs`.
     p_value: float | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is significant, which means that both tests agree."""
+        """Whether the difference is significant: both tests must agree."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
 
 
 def least_pairs(num_models: int = 1) -> int:
-    """Return the minimum number of pairs with which the sign-flip test can be significant.
+    """Return the smallest number of pairs for which the sign-flip test can reach significance.
 
     `num_models` is the number of models that are compared with the first model. The minimum is 6
     pairs for one model and 7 pairs for two or three models.
@@ -162,13 +164,13 @@ def least_pairs(num_models: int = 1) -> int:
 def paired_differences(
     differences: Sequence[Sequence[float | None]], num_models: int = 1, seed: int = 0
 ) -> list[Difference | None]:
-    """Return mean, interval and corrected p-value of each metric; None if it was never measured.
+    """Return mean, interval and corrected p-value per metric; None for unmeasured metrics.
 
     `differences` has one row per metric and one column per pair of replays. Each difference is the
-    value under a model minus the value under the first model, or None if one was not measured.
+    metric under a model minus the metric under the first model, or None if either was not measured.
     `num_models` is the number of models that are compared with the first model. The family-wise
-    error rate over all metrics and models is at most 5 %. `seed` determines the random sign flips
-    and thus the p-values.
+    error rate over all metrics and models is at most 5 %. `seed` determines which sign flips are
+    drawn, and thus the p-values.
     """
     if not differences:
         return []
@@ -180,7 +182,8 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # The p-value is the fraction of sign flips whose maximum is at least the observed sum.
+        # The p-value is the fraction of sign flips whose largest sum over metrics is at least the
+        # observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -216,7 +219,7 @@ def paired_differences(
 
 @lru_cache(maxsize=4)
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
-    """Return the sign flips as a matrix of ±1, with one row per flip and one column per pair."""
+    """Return a matrix of signs ±1, with one row per sign flip and one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
         # Fix the first sign: flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1

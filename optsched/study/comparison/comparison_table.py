@@ -40,7 +40,7 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """The trace and seed; replays with the same trace and seed under two models are a pair."""
+        """The trace and seed; two models' replays with the same trace and seed form a pair."""
         return self.trace, self.seed
 
     @cached_property
@@ -57,10 +57,10 @@ class Row:
 
     @property
     def identity_of_finished(self) -> object:
-        """A value that is equal for two replays if the same jobs finished in both.
+        """A key that is equal for two replays in which the same jobs finished.
 
-        It contains the names of the finished jobs, or their number if the result lists no jobs, and
-        the jobs that arrived during the warm-up and did not finish.
+        It contains the names of the finished jobs, or only their number if the result lists no
+        jobs. It also contains the jobs that arrived during the warm-up and did not finish.
         """
         finished = self.result["metrics"]["finished"] if self.jobs is None else self.finished
         return finished, frozenset(self.result.get("unfinished_of_warm_up", ()))
@@ -93,7 +93,7 @@ class Comparison:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """Build a comparison from the JSON that `as_json` returned."""
+        """Build a comparison from the output of `as_json`."""
         rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
         models = tuple(m["name"] for m in found["models"])
         return cls(models, rows, found["failures"], found["complete"])
@@ -133,7 +133,7 @@ class Comparison:
 
     @cached_property
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
-        """The time metrics under the first model and under another, keyed by (model, trace, seed).
+        """The time metrics under the first model and another model, by (model, trace, seed).
 
         The metrics cover the jobs that finished under both models. The difference between two
         models therefore does not depend on the other models in the comparison.
@@ -166,29 +166,29 @@ class Comparison:
         return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
-        """Return whether the same jobs finished under a model and the first in every replay."""
+        """Return whether the same jobs finished under a model as under the first model."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return a metric's mean over the replays under a model in which it was measured."""
+        """Return a metric's mean under a model, over the replays in which it was measured."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the mean paired difference from the first model, or None if not measured.
+        """Return a metric's mean paired difference from the first model; None if unmeasured.
 
-        Replays of one trace with several solver seeds are averaged into one pair, because they are
-        not independent samples.
+        If a trace is replayed with several solver seeds, these replays are averaged into one pair,
+        because they are not independent samples.
         """
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
         """Return `better` or `worse`, or an empty string if the difference is not significant.
 
-        If different jobs finished under the two models, only the metric `finished` has a verdict.
+        If different jobs finished under the two models, only `finished` can be better or worse.
         """
         found = self.difference(model, figure)
         if found is None or not found.is_clear or not figure.is_judged:
@@ -230,7 +230,7 @@ class Comparison:
         return found
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
-        """Return the pairs of replays under the first and another model, grouped by trace."""
+        """Return the pairs of replays under the first and the given model, grouped by trace."""
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found: dict[object, list[tuple[Row, Row]]] = {}
         for row in self.rows:
@@ -240,7 +240,7 @@ class Comparison:
         return list(found.values())
 
     def _mean_difference(self, figure: Figure, pairs: Sequence[tuple[Row, Row]]) -> float | None:
-        """Return the mean difference in a metric over pairs of replays.
+        """Return the mean difference of a metric over pairs of replays.
 
         Time metrics cover the jobs that finished in both replays of a pair.
         """

@@ -59,7 +59,7 @@ class Here:
     clock: Clock
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """Replay the cells sequentially; see `Place`."""
+        """Replay the cells one after another in this process."""
         for cell in cells:
             try:
                 yield Done(cell, cell.played(self.clock))
@@ -69,13 +69,13 @@ class Here:
 
 @dataclass(frozen=True)
 class OnDask:
-    """An executor on Dask workers; if a worker fails, another worker replays its cells."""
+    """An executor on Dask workers; if a worker dies, another worker replays its cells."""
 
     client: Client
     clock: Clock
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """Replay the cells on the Dask workers; see `Place`."""
+        """Replay the cells on the Dask workers."""
         from distributed import as_completed
 
         cell_of = {
@@ -98,7 +98,7 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """Raised if a worker runs another optsched version, which could compute other plans."""
+    """Raised if a worker runs a different optsched version, which could compute different plans."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 
 
 def _shake_hands(address: str, security: Security | None) -> None:
-    """Check that a Dask scheduler answers; raise OSError, ValueError or TimeoutError if not.
+    """Raise OSError, ValueError or TimeoutError unless a Dask scheduler answers.
 
     `Client` would wait forever for a server that accepts a connection and sends nothing. The check
     runs in a thread, because the caller may have a running event loop.
@@ -210,7 +210,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # The response of an unknown server may raise any exception.
+        except Exception as e:  # Any exception, since the server is unknown.
             found.append(e)
 
     thread = Thread(target=run, daemon=True)
@@ -225,7 +225,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
 
 
 def check_address(address: str, tls: Tls) -> None:
-    """Raise ExecutorError if an address is invalid, or is remote and lacks TLS."""
+    """Raise ExecutorError if an address is invalid, or is remote without TLS."""
     parts = urlsplit(address)
     try:
         is_whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port

@@ -44,13 +44,13 @@ def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
 
 
 def read_job_times(found: Mapping[str, Sequence[Any]]) -> dict[str, JobTimes]:
-    """Parse job times from the JSON that `columns_of` returned, keyed by job name."""
+    """Parse the output of `columns_of`; return the job times, keyed by job name."""
     rows = zip(*(found[name] for name in _COLUMNS), strict=True)
     return {job.name: job for job in (JobTimes(*row) for row in rows)}
 
 
 def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, Any]:
-    """Compute the time metrics of `Metrics` over the jobs in `names`."""
+    """Compute the time metrics of `Metrics` over the jobs named in `names`."""
     found = [job for job in jobs if job.name in names]
     jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
     queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]
@@ -70,9 +70,9 @@ class UnfinishedReason:
 
     code: str  # Reason code of a pending gang in a plan, or `Running` or `Undecided`.
     num_gangs: int  # Number of gangs with this reason, over all replays.
-    # Name of the gang that waited longest; `message` is the reason message for this gang.
+    # Name of the gang that waited longest; `message` is the message for this gang.
     example: str
-    waited_ms: int  # Waiting time of the gang `example`.
+    waited_ms: int  # Time in milliseconds that `example` waited.
     message: str
 
 
@@ -97,7 +97,7 @@ def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any
 
 
 def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
-    """Merge the reasons in several results by code; the most frequent reason comes first."""
+    """Merge the unfinished reasons of several results by code, the most frequent reason first."""
     return _merge(
         UnfinishedReason(
             each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]
@@ -193,7 +193,8 @@ class Cell:
         if played.timeline is not None:
             counted = {job.name for job in played.jobs}
             result["unfinished_reasons"] = reasons_of(played.timeline, counted)
-            # Metrics exclude these jobs, but a model that starves them has more idle capacity.
+            # Metrics exclude jobs that arrived during the warm-up, but a model that starves these
+            # jobs has more idle capacity for the others.
             result["unfinished_of_warm_up"] = [
                 job.key
                 for job in played.timeline.jobs
@@ -220,10 +221,10 @@ def cells_of(
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], LoadedTrace]:
-    """Read the traces; return them keyed by source and seed.
+    """Read the traces; return them keyed by (source, seed).
 
-    A synthetic source that names no seed is generated for each seed; every other trace is read
-    once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
+    A synthetic source without a seed is generated once per seed; every other trace is read once.
+    Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

@@ -49,7 +49,7 @@ def definition(policy: Policy) -> dict[str, Any]:
 
 
 def flatten_definition(model: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten a model's JSON definition to key-value pairs, in the same order."""
+    """Flatten a model's JSON definition to key-value pairs, in the order of the definition."""
     found = {"actions": ", ".join(model["actions"])}
     for number, tier in enumerate(model["tiers"], 1):
         for plugin in tier:

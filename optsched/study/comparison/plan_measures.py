@@ -31,8 +31,7 @@ class PlanMeasures:
     pods: int
     nominated: int  # Number of nominated pods.
     waiting: int  # Number of gangs with at least one pending pod.
-    # Number of pods that are evicted without being moved, and number of pods that are moved to
-    # another node.
+    # Number of pods that are evicted and not moved, and number of pods that are moved.
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
@@ -45,13 +44,14 @@ class PlanMeasures:
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984; dominant shares as in Ghodsi et al., NSDI 2011).
     jain: float | None
-    # The largest and the smallest dominant share of any queue, as a fraction of one and not divided
-    # by the queue's weight.
+    # Largest and smallest dominant share of any queue, as a fraction of 1; not divided by the
+    # queue's weight.
     largest_share: float | None
     least_share: float | None
     # `topology_tier` is the lowest HyperNode tier that contains a gang's bound pods.
-    # `cross_leaf_pairs` is the number of pairs of a gang's pods in different leaf HyperNodes. Both
-    # are means over gangs, and None if there are no HyperNodes.
+    # `cross_leaf_pairs` is the number of pairs of a gang's pods in different leaf HyperNodes.
+    # `topology_tier` and `cross_leaf_pairs` are means over gangs, and None if there are no
+    # HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
     gap: float | None  # Largest relative gap of the objective levels; None if a level has no bound.
@@ -95,7 +95,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
 
 
 class _After:
-    """The state after a plan is executed: the pods per node, and the GPU usage of ready nodes."""
+    """The cluster after a plan is executed: pods per node, and GPU usage of ready nodes."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
@@ -134,7 +134,7 @@ class _After:
         }
 
     def allocation(self) -> float | None:
-        """Return the allocated fraction of all GPUs, or of all CPUs if there are no GPUs."""
+        """Return the allocated fraction of all GPUs, or of all CPUs in a cluster without GPUs."""
         gpus = sum(gpus_of(self._nodes[name]) for name in self._gpu_books)
         if gpus:
             used = 0

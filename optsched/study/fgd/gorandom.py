@@ -2,9 +2,9 @@
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
 Its initial state combines a fixed table with the output of a multiplicative generator that starts
-at the seed. The first 607 numbers for one seed therefore determine the table, and the table
-determines the numbers for every other seed. `go_seed_42.txt` contains the first 607 numbers for
-seed 42. A test compares the output of this module with that of Go.
+at the seed. Hence the first 607 numbers for one seed determine the table, which determines the
+numbers for every other seed. `go_seed_42.txt` contains the first 607 numbers for seed 42. A test
+compares the output of this module with that of Go.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class GoRandom:
         return self.uint64() % 2**63
 
     def intn(self, most: int) -> int:
-        """Return a number below `most` (at most 2^31), like Go's `Intn`.
+        """Return a number below `most`, which is at most 2^31, like Go's `Intn`.
 
-        The number is a 31-bit draw modulo `most`. Draws that would bias the result are rejected.
+        The result is a random 31-bit number modulo `most`. Random numbers that would bias the
+        result are discarded.
         """
         if most & (most - 1) == 0:
             return (self.int63() >> 32) & (most - 1)
@@ -96,7 +97,7 @@ def _seeded(seed: int) -> list[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Return the constants that are XORed with a seed's state words, in the order of `_seeded`."""
+    """Return the constants that `_seeded` XORs with a seed's state words, in the order of use."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Placed:
     """The placement of one pod."""
 
-    pod: int  # Index of the pod in the order of arrival.
+    pod: int  # Index of the pod in arrival order.
     node: int  # Index of the node.
-    # Indices of the pod's whole GPUs, or of the one GPU that holds its GPU share.
+    # Indices of the pod's GPUs; a GPU share is on exactly one GPU.
     devices: tuple[int, ...]
 
 
@@ -54,7 +54,7 @@ def wrong_with_plan(
             )
         if min(at.devices, default=0) < 0:
             found.append(f"pod {at.pod} has GPUs {list(at.devices)}")
-    if found:  # The remaining checks need valid indices.
+    if found:  # The checks below need valid indices.
         return found
     for at in plan:
         pod_class = classes[at.pod]
@@ -75,7 +75,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each class with an unplaced pod that fits on a node.
+    """Return a message for each class of which an unplaced pod fits on a node.
 
     The message names the first unplaced pod of the class.
     """
@@ -106,7 +106,7 @@ def find_unplaced_that_fit(
 def _check_capacity(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> Iterator[str]:
-    """Yield a message for each overcommitted GPU, and each node's overcommitted CPU or memory."""
+    """Yield a message for each GPU, and for each node's CPU or memory, that is overcommitted."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)

@@ -1,20 +1,20 @@
-"""Planned GPU allocation for pods known in advance, and for pods that arrive in batches.
+"""Plan the GPU allocation of pods that are known in advance or arrive in batches.
 
 If all pods are known in advance, pods may move. Pods that arrive in batches never move.
 
 The batch policy knows the fraction of each class among all pods. FGD also knows these fractions,
-except for rare classes. Before any pod arrives, the batch policy plans the best placement of pods
-that together request slightly more than all GPUs (`optsched.study.gpu_packing`). Each planned pod
-becomes a slot: capacity for one pod of its class on its node.
+except those of rare classes. Before any pod arrives, the batch policy plans the best placement of
+pods that together request slightly more than all GPUs (`optsched.study.gpu_packing`). Each planned
+pod becomes a slot: capacity for one pod of its class on its node.
 
 A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
-slot, or else capacity outside the slots, on the node with the best FGD score. As a last resort, the
-pod takes any idle capacity, and the slots that overlap this capacity are dropped. A pod that fits
-on some node is never rejected.
+slot of another class. If there is none, it takes capacity outside the slots, on the node with the
+best FGD score. As a last resort, the pod takes any idle capacity, and the slots that use this
+capacity are dropped. A pod that fits on some node is never rejected.
 
-If nodes run out of CPU before GPUs, pods without slots use up many slots, and FGD alone allocates
-more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore decides whether slots
-are used.
+If nodes run out of CPU before GPUs, pods without a slot of their class use up many slots, and FGD
+alone would allocate more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore
+decides whether slots are used.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """Return the classes (T,) of the pods that arrive until they request `percent` of all GPUs."""
+    """Return the classes (T,) of the first pods, which request up to `percent` of all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool with the workload's nodes and one pod per element of `classes` (T,).
+    """Return a pool of the workload's nodes and one pod of each class in `classes` (T,).
 
-    Pods without GPUs must be placed.
+    Pods that request no GPU must be placed.
     """
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
@@ -69,9 +69,10 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
 
 
 def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
-    """Return the layout of T pods, given the class and node (T,) of each; -1 if unplaced.
+    """Return the layout of T pods, given each pod's class and node (T,); node -1 means unplaced.
 
-    `devices` (T,) is the GPU of each pod that requests a GPU share; -1 for other pods.
+    `devices` (T,) is the index of the GPU of each pod that requests a GPU share, and -1 for other
+    pods.
     """
     layout = empty_layout(pool)
     placed = nodes >= 0
@@ -98,9 +99,10 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
 
 
 def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
-    """Return the placement of each placed pod, given classes and nodes (T,) in arrival order.
+    """Return the placement of each placed pod; `classes` and `nodes` (T,) are in arrival order.
 
-    A pod with a GPU share is on its device (T,); other pods take the first idle GPUs of their node.
+    `devices` (T,) is the GPU of each pod with a GPU share, and -1 for other pods, which take the
+    first idle GPUs of their node.
     """
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
@@ -116,10 +118,10 @@ def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64)
 def plan_with_moves(
     pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
 ) -> list[Placed]:
-    """Return the placement of each pod in a layout in which `staying` pods do not move.
+    """Return the placement of each pod in a layout in which the pods in `staying` do not move.
 
     `before` are the placements before any move. `staying` maps each placement to the number of pods
-    that keep it.
+    that do not move from it.
     """
     left, plan = staying.copy(), list[Placed]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
@@ -154,7 +156,7 @@ def _idle(shares: I64, taken: Collection[int]) -> list[int]:
 def _allocate_node(
     pool: Pool, pods: I64, shares: I64, idle: list[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the class and GPUs of each pod on a node, given the number (K,) of pods per class."""
+    """Yield the class and GPUs of each pod on a node, given the pod count (K,) per class."""
     part = [
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
@@ -171,10 +173,10 @@ _NO_ROOM: Final = -1
 
 
 class IdleResources:
-    """The idle resources of N nodes; a node's scores are cached until the node changes.
+    """The idle resources of N nodes; a node's scores are cached until its idle resources change.
 
-    The idle amount of an overcommitted resource is negative. Among nodes with equal scores, `best`
-    selects the node with the lowest `rank` (N,).
+    If a resource is overcommitted, its idle amount is negative. Among nodes with equal scores,
+    `best` selects the node with the lowest `rank` (N,).
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -196,7 +198,7 @@ class IdleResources:
         self._stale.add(node)
 
     def fits(self, pod_class: int, node: int, devices: Sequence[int]) -> bool:
-        """Return whether a pod of a class fits on the given devices of a node."""
+        """Return whether a pod of a class fits on a node with the given devices."""
         requests = self._requests
         return bool(
             requests.reach[pod_class, self._model[node]]
@@ -211,7 +213,7 @@ class IdleResources:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, pod_class: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the best node and devices for a pod of a class, or None if it fits no node."""
+        """Return the best node and devices for a pod of a class, or None if none fits."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -233,14 +235,14 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""GPU demand of the planned pods in percent of all GPUs; above 100 because some will not fit."""
+"""GPU demand of the planned pods in percent of all GPUs; above 100 because not all of them fit."""
 
 PLAN_SECONDS: Final = 60.0
 """Time limit in seconds for the integer program that plans the slots."""
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods drawn for a rehearsal, relative to the mean number that requests all GPUs."""
+"""Number of pods drawn for a rehearsal, as a multiple of the mean number that requests all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +309,9 @@ def place_in_batches(
 ) -> list[Placed]:
     """Place pods of the given classes (T,), which arrive in batches of `size`.
 
-    A pod without a slot goes to the node with the best score, on ties the node with the lowest rank
-    (N,). Without slots, with batches of one pod and FGD's ranks, the placements are the same as
-    under FGD.
+    A pod without a slot goes to the node with the best score; among equal scores, to the node with
+    the lowest rank (N,). Without slots, with batches of one pod and with FGD's ranks, the
+    placements are the same as under FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
@@ -325,9 +327,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # Map each pod class to the classes of slots that its pods may take, in order of size. Such
-        # a slot has the same number of GPUs, at least as much CPU, and at least as much of each
-        # GPU. Memory is checked when a slot is taken.
+        # Map each pod class to the slot classes that its pods may use, in order of size. A slot may
+        # be used by a pod that requests the same number of GPUs, at most as much CPU, and at most
+        # as much of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -347,7 +349,7 @@ class _Cluster:
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
         """Place a batch of pods and yield their placements; `batch` maps each pod to its class.
 
-        Pods for which a slot of their class is free are placed first, then pods with several GPUs,
+        Pods with a free slot of their class are placed first, then pods that request several GPUs,
         then the remaining pods in arrival order. Grouping the remaining pods by type would make
         some nodes run out of CPU and others out of GPUs.
         """
@@ -371,7 +373,7 @@ class _Cluster:
     def _take_slot(
         self, pod_class: int, slot_classes: Sequence[int]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Place a pod in the first slot of the given classes that fits; return node and devices."""
+        """Place a pod in the first fitting slot of the given classes; return node and devices."""
         slots = (slot for other in slot_classes for slot in reversed(self._slots_by_class[other]))
         for slot in slots:
             if self._left.fits(pod_class, slot.node, slot.devices):
@@ -381,7 +383,7 @@ class _Cluster:
         return None
 
     def _place_pod(self, pod_class: int, node: int, devices: tuple[int, ...]) -> None:
-        """Allocate resources to a pod, and drop the slots that overlap these resources."""
+        """Allocate resources to a pod, and drop the slots that use the same resources."""
         for idle in (self._left, self._spare):
             idle.allocate(pod_class, node, devices)
         while any(self._spare.lacks(node)):

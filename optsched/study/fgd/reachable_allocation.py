@@ -1,4 +1,4 @@
-"""The GPU allocation that can be reached for a pod list, compared with FGD and an upper bound."""
+"""The GPU allocation reachable for a pod list, compared with FGD and with an upper bound."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Experiment:
-    """One seed's pods, which arrive until they request all GPUs, and FGD's placement of them."""
+    """One seed's pods, which arrive until they request all GPUs, and their placement by FGD."""
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.
-    pool: Pool  # The nodes, and the pods of `classes`.
-    fgd: Layout  # FGD's placement as pod counts per class and node.
-    placed: list[Placed]  # FGD's placement, pod by pod.
-    rank: I64  # Rank (N,) of each node, with which FGD breaks ties.
+    pool: Pool  # The nodes, and one pod of each class in `classes`.
+    fgd: Layout  # Placement by FGD, as pod counts.
+    placed: list[Placed]  # Placement by FGD, pod by pod.
+    rank: I64  # Rank (N,) by which FGD breaks ties between nodes.
 
     def percent(self, milli: float) -> float:
         """Convert thousandths of a GPU to a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
     def check_plan(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates; it may leave pods unplaced.
+        """Return the percentage of GPUs that a plan allocates; pods may be left unplaced.
 
         Raises WrongPlan if the plan is infeasible or places fewer pods without GPUs than FGD.
         """
@@ -65,7 +65,7 @@ class Experiment:
         return self._percent_of(plan, [fewer] if runs < due else [])
 
     def check_online_plan(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates; it must place all pods that fit.
+        """Return the percentage of GPUs that a plan allocates; all pods that fit must be placed.
 
         Raises WrongPlan if the plan is infeasible or an unplaced pod fits on a node.
         """
@@ -95,7 +95,7 @@ def build_experiment(workload: Workload, seed: int) -> Experiment:
 
 @dataclass(frozen=True, slots=True)
 class OfflineAllocation:
-    """The percentages of allocated GPUs if all pods may move."""
+    """Percentages of GPUs that are allocated if all pods may move."""
 
     reached: float  # Percentage of GPUs allocated by the search.
     fgd: float  # Percentage of GPUs allocated by FGD.
@@ -106,7 +106,7 @@ class OfflineAllocation:
 def allocate_offline(
     experiment: Experiment, clock: Callable[[], float], seconds: float, seed: int
 ) -> OfflineAllocation:
-    """Search for `seconds` for the best placement of all pods, and return its allocation.
+    """Search for the best placement of all pods for `seconds`, and return the allocation reached.
 
     Raises WrongPlan if `Experiment.check_plan` rejects the plan.
     """
@@ -137,11 +137,11 @@ def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> d
 def allocate_with_moves(
     experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
-    """Return the percentage of GPUs allocated if few pods move, and the number of moved pods.
+    """Return the percentage of GPUs allocated if few pods move, and how many pods moved.
 
-    The search starts from FGD's placement. At most `percent` percent of the placed pods may get
-    another node, other GPUs or no node. `clock`, `seconds` and `seed` have the same meaning as in
-    `allocate_offline`.
+    The search starts from the placement by FGD. At most `percent` percent of the placed pods may
+    move to another node or other GPUs, or be removed. `clock`, `seconds` and `seed` have the same
+    meaning as in `allocate_offline`.
 
     Raises WrongPlan if more than `percent` percent of the pods move, or if `Experiment.check_plan`
     rejects the plan.

@@ -1,11 +1,12 @@
 """The five deterministic policies of the FGD paper as node scores, rounded as in its simulator.
 
-The policies are node scores, not optsched models. Each policy truncates its score to an integer
-from 0 to 100 and breaks the many ties at random. The allocation curves therefore depend on the
-rounding. The closest optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without
-rounding, and `binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the
-simulator. In the formulas, C is a node's idle CPU in milli-CPU, and G its idle GPU capacity in
-thousandths of a GPU. c and g are the pod's requests for CPU and GPUs in the same units.
+The policies are node scores, not optsched models. Each policy truncates its scores to integers from
+0 to 100, so many nodes have equal scores; ties are broken at random. The allocation curves
+therefore depend on the rounding. The closest optsched plugins are
+`optsched.plugins.devices.fragmentation` for FGD, without rounding, and `binpack` for BestFit. The
+formulas are from `pkg/simulator/plugin/*_score.go` in the simulator. In the formulas, C is a node's
+idle CPU in milli-CPU, and G is its idle GPU capacity in thousandths of a GPU. The pod's requests
+for CPU and GPUs, in the same units, are c and g.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """The idle resources and the pod types of S nodes."""
+    """The idle resources of S nodes, and the types of the pods on each node."""
 
     # Idle CPU (S,) in milli-CPU, and idle memory (S,) in MiB.
     cpu_m: I64
@@ -38,8 +39,8 @@ class States:
     free: I64  # Idle capacity (S, D) of each GPU, in thousandths.
     num_gpu: I64  # Number (S,) of GPUs of each node.
     model: I64  # Index (S,) of the GPU model of each node.
-    # Types (S,) of the GPU pods on each node as a bit set: bit 0 for GPU shares, bit n for n whole
-    # GPUs.
+    # Types (S,) of the GPU pods on each node, as a bit set: bit 0 stands for GPU shares, bit n for
+    # n whole GPUs.
     sorts: I64
 
     @property
@@ -49,13 +50,13 @@ class States:
         return found
 
     def select(self, rows: I64) -> States:
-        """Return the node states with the indices `rows`."""
+        """Return the node states at the indices `rows`."""
         parts = (self.cpu_m, self.memory_mib, self.free, self.num_gpu, self.model, self.sorts)
         return States(*(part[rows] for part in parts))
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """Return an array (S, K): whether one more pod of each class fits on each node."""
+    """Return whether (S, K) one more pod of each class fits on each node."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -64,7 +65,7 @@ def fits_one_more(states: States, requests: Requests) -> Bool:
 
 
 def sort_of(requests: Requests) -> I64:
-    """Return the index (K,) of each class's pod type in `States.sorts`; 0 without GPU requests."""
+    """Return the pod-type bit (K,) of each class, as in `States.sorts`; 0 if it requests no GPU."""
     found: I64 = np.where(
         requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
     )
@@ -74,8 +75,8 @@ def sort_of(requests: Requests) -> I64:
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """Return the idle GPU capacity (S, D) after placing one more pod of class (S,) on each node.
 
-    A GPU share is placed on its device (S,); other pods take the first idle GPUs. If a pod does not
-    fit, its row in the result is meaningless.
+    `devices` (S,) is the GPU for a GPU share; other pods take the first idle GPUs. The result is
+    meaningless for nodes on which the pod does not fit.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])
@@ -92,26 +93,26 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """The typical pods for which the fragmentation F is computed: M GPU classes, C other classes.
+    """The typical pods by which the fragmentation F is measured: M classes with GPUs, C without.
 
-    For each typical pod, F is the idle GPU capacity that the pod cannot use, weighted by frequency.
+    F is the idle GPU capacity that a typical pod cannot use, averaged over the typical pods by
+    frequency.
     """
 
-    # For each class with GPUs (M,): the fraction of all pods, the CPU request and the number of
-    # GPUs.
+    # Per class with GPUs (M,): fraction of all pods, CPU request, and number of GPUs.
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # Index (M,) in `milli` of the GPU request of each class.
+    size: I64  # Index (M,) in `milli` of each class's request per GPU.
     milli: I64  # Distinct requests (Z,) per GPU, in thousandths.
-    reach: Bool  # Flag (M, Y): pods of the class may run on the GPU model.
-    # For each class without GPUs (C,): the fraction of all pods, and the CPU request.
+    reach: Bool  # Whether (M, Y) each class may run on each GPU model.
+    # Per class without GPUs (C,): fraction of all pods, and CPU request.
     idle_share: F64
     idle_cpu_m: I64
 
     @classmethod
     def from_workload(cls, workload: Workload) -> Self:
-        """Return the typical pods of a workload."""
+        """Select the typical pods of a workload."""
         requests, typical, share = workload.requests, workload.typical, workload.share
         takes = requests.milli[typical] > 0
         gpu, idle = typical[takes], typical[~takes]
@@ -134,7 +135,7 @@ class Fragments:
         the GPU model.
         """
         found = []
-        # Blocks of at most `_AT_ONCE` states bound the memory of the arrays (M, S).
+        # Process at most `_AT_ONCE` states at a time, to bound the memory of the arrays (M, S).
         for start in range(0, len(cpu_m), _AT_ONCE):
             block = slice(start, start + _AT_ONCE)
             total = free[block].sum(axis=1).astype(np.float64)
@@ -157,7 +158,7 @@ class Fragments:
 
 
 def _added(values: F64, where: Bool) -> F64:
-    """Return the sum (S,) of `values` over the first axis where `where` is true, row by row."""
+    """Return the sum (S,) of `values` over the first axis where `where` is true."""
     found: F64 = np.add.reduce(values * where, axis=0)
     return found
 
@@ -168,13 +169,13 @@ _MOST: Final = 100
 
 
 class Policy(Protocol):
-    """A policy that scores nodes and selects the GPU for a pod with a GPU share."""
+    """A policy that scores nodes, and selects a GPU for a pod that requests a GPU share."""
 
     def scores(self, states: States) -> I64:
-        """Return scores (S, K) from 0 to 100; the score of a pod that does not fit is arbitrary."""
+        """Return scores (S, K) from 0 to 100; scores of pods that do not fit are arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) on which each node places one pod; its GPU share must fit."""
+        """Return the GPU (S,) on which each node places one pod with a GPU share that fits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ class _Tightest:
     requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the fullest GPU (S,) with enough idle capacity, on ties the first."""
+        """Return the first of the fullest GPUs (S,) with enough idle capacity."""
         fits = states.free >= self.requests.milli[classes][:, None]
         found: I64 = np.where(fits, states.free, WHOLE + 1).argmin(axis=1)
         return found
@@ -201,13 +202,14 @@ class DotProd(_Tightest):
 
 
 class GpuClustering(_Tightest):
-    """Prefer nodes with GPU pods of the same type: a GPU share, or a number of whole GPUs."""
+    """Prefer nodes with GPU pods of the same type (GPU share, or number of whole GPUs)."""
 
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
 
-        The term is 75 if all GPU pods on the node have the class's type, 50 if some have it, and 0
-        if none has it. It is 25 if the node has no GPU pods. Classes without GPUs score 0.
+        The term is 75 if all GPU pods on the node have the type of the class, 50 if only some have
+        it, and 0 if none has it. The term is 25 if the node has no GPU pods. Classes without GPUs
+        score 0.
         """
         sort, present = sort_of(self.requests), states.sorts[:, None]
         among = np.where(present == sort, 75, 50)
@@ -223,8 +225,8 @@ class GpuPacking(_Tightest):
     def scores(self, states: States) -> I64:
         """Return scores that decrease with the number of idle GPUs that the pod takes.
 
-        If the pod takes only GPUs in use, the score decreases with their idle capacity, which is
-        ⌊100·R/1000⌋ for a GPU with R idle thousandths.
+        If the pod takes no idle GPU, the score decreases with the idle capacity of the GPUs that
+        the pod takes: ⌊100·R/1000⌋ for a GPU with R idle thousandths.
         """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
@@ -243,9 +245,9 @@ class GpuPacking(_Tightest):
 
 
 class BestFit(_Tightest):
-    """Prefer nodes with the least idle resources after placement.
+    """Prefer nodes that have the least idle resources after the pod is placed.
 
-    The published policy also rescales the scores to 0..100, which does not change the node order.
+    The published policy also rescales the scores to 0..100, which does not change their order.
     """
 
     def scores(self, states: States) -> I64:
@@ -258,10 +260,10 @@ class BestFit(_Tightest):
 class Fgd:
     """Prefer the smallest increase of the fragmentation F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
-    F and F′ are the fragmentation before and after placement. The score of a GPU share is the
-    maximum over the node's GPUs. Scores are cached by node state. Two states are equal if they have
-    the same idle CPU, the same idle GPU amounts in any order, and GPU models that the same classes
-    may use. Memory is ignored.
+    F and F′ are a node's fragmentation before and after the pod is placed. The score of a GPU share
+    is the maximum over the GPUs on which it fits. Scores are cached by node state. Two states are
+    equal if they have the same idle CPU, the same idle capacities of GPUs in any order, and GPU
+    models that the same classes may use. Memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -281,14 +283,14 @@ class Fgd:
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
-        """Return the scores (S, K) from the cache, and compute missing ones; see `Policy`."""
+        """Return the scores (S, K), from the cache if possible; see `Policy`."""
         codes = np.column_stack(
             [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
         )
         keys = [row.tobytes() for row in codes]
         fresh = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
         if fresh:
-            # Classes that differ only in memory are one class in `_classes`.
+            # In `_classes`, classes that differ only in memory are merged.
             new = states.select(np.array(fresh))
             at, classes = np.nonzero(fits_one_more(new, self._classes))
             shared = self._classes.is_share[classes]
@@ -304,7 +306,7 @@ class Fgd:
         return found[:, self._class_of]
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) with the best score, on ties the first; see `Policy`."""
+        """Return the GPU (S,) with the best score, or the first of equal GPUs; see `Policy`."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )
@@ -316,9 +318,9 @@ class Fgd:
     def _points(
         self, states: States, requests: Requests, at: I64, classes: I64, devices: I64
     ) -> npt.NDArray[np.int8]:
-        """Return the score (P,) of each pair of a pod and a node.
+        """Return the score (P,) of each (pod, node) pair.
 
-        `at`, `classes` and `devices` (P,) are the node state, the pod class and the device.
+        `at`, `classes` and `devices` (P,) are the pair's node state, pod class and GPU.
         """
         with_one = with_pods(states.free[at], requests, classes, devices)
         amount = self._fragments.amount(
@@ -334,9 +336,9 @@ class Fgd:
 def _candidate_gpus(
     states: States, requests: Requests, at: I64, classes: I64
 ) -> tuple[I64, I64, I64]:
-    """Return arrays (state, class, GPU) with an entry for each GPU on which a GPU share fits.
+    """Return index arrays (state, class, GPU): one element per GPU on which a GPU share fits.
 
-    Among a node's GPUs with the same idle capacity, only the first is returned.
+    Of a node's GPUs with equal idle capacity, only the first is returned.
     """
     free = states.free
     same = free[:, :, None] == free[:, None, :]

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from optsched.study.fgd.workload import Arrivals, Workload
 
 LAST: Final = 130
-"""Last x value of the curves: the arrived GPU demand as a percentage of all GPUs."""
+"""Last x value of the curves: the GPU demand that has arrived, as a percentage of all GPUs."""
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return for each run the mean allocation at each percentage of arrived demand, 0 to `LAST`.
+    """Return each run's mean allocation at each percentage of arrived demand, 0 to `LAST`.
 
-    Allocation and demand are percentages of all GPUs. If no arrival brings the demand to a
-    percentage, the mean over the two adjacent percentages is used.
+    Allocation and demand are percentages of all GPUs. If no arrival falls on a percentage, the mean
+    over the arrivals at the two adjacent percentages is used.
     """
     num_gpu, curves = total_milli // 1000, []
     for run, length in enumerate(history.length.tolist()):
@@ -49,20 +49,20 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # Demand and allocation (B, T) by run and arrival. After a run's last arrival, its row repeats
-    # the last value.
+    # GPU demand and allocation (B, T) of each run after each arrival. After the last arrival of a
+    # run, its row repeats the last value.
     arrived: I64
     allocated: I64
     length: I64  # Number (B,) of arrivals of each run.
     node_of: I64  # Node (B, T) of each pod; -1 for an unplaced pod.
-    # GPU (B, T) of each pod with a GPU share; -1 for pods that take whole GPUs (the first idle).
+    # GPU (B, T) of each pod with a GPU share; -1 for other pods, which take the first idle GPUs.
     device_of: I64
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
-    """Replay runs in which each arriving pod goes to the node with the highest score.
+    """Replay several runs; each arriving pod goes to the node with the highest score.
 
-    A pod that fits no node is not retried.
+    A pod that fits on no node is not retried.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
 
 
 class _Cluster:
-    """B clusters with nodes sorted by rank, which makes `argmax` pick the lowest rank on ties."""
+    """The nodes of B runs, sorted by rank: on ties, `argmax` then selects the lowest rank."""
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines, self._policy, self._requests = workload.machines, policy, workload.requests
@@ -126,7 +126,7 @@ class _Cluster:
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
     def arrive(self, classes: I64) -> tuple[I64, I64]:
-        """Place one pod of class (B,) per run; return nodes and GPUs (B,), -1 if unplaced."""
+        """Place one pod of class (B,) in each run; return nodes and GPUs (B,), -1 if unplaced."""
         points = self._points[self._runs, classes]
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))

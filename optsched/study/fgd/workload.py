@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
-"""Total GPU demand of all arriving pods, as a multiple of all GPUs."""
+"""Total GPU demand of all arriving pods, as a multiple of the GPU capacity."""
 
 POPULAR: Final = 95
-"""Minimum percentage of pods that belong to typical classes."""
+"""Minimum percentage of all pods that the typical classes must cover."""
 
 NO_POD: Final = -1
-"""The class index that pads the row of a run after its last arrival."""
+"""Class index that fills the row of a run after its last arrival."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
@@ -53,11 +53,11 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # Class (P,) of each pod, sorted by pod name.
-    # The most frequent classes (M,), in descending order. Any two differ in CPU, GPUs or GPU
-    # models.
+    pod_class: I64  # Class (P,) of each pod; pods are sorted by name.
+    # The typical classes (M,), the most frequent first. Any two typical classes differ in CPU, GPUs
+    # or GPU models.
     typical: I64
-    share: F64  # Fraction (M,) of pods in each typical class, scaled to sum to 1.
+    share: F64  # Fraction (M,) of pods in each typical class, scaled to a sum of 1.
 
     @property
     def total_milli(self) -> int:
@@ -111,11 +111,11 @@ def read_workload(
     ), problems
 
 
-_Request = tuple[int, int, int, str, int]  # milli-CPU, GPU thousandths, GPUs, models, MiB.
+_Request = tuple[int, int, int, str, int]  # milli-CPU, thousandths per GPU, GPUs, models, MiB.
 
 
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """Return the most frequent requests, without memory, that cover `POPULAR` percent of pods.
+    """Return the most frequent requests, ignoring memory, of `POPULAR` percent of the pods.
 
     Each request is returned with its number of pods. The requests are sorted by descending number
     of pods, then by descending request.
@@ -136,17 +136,18 @@ class Arrivals:
     """The arrivals and node ranks of one seed."""
 
     classes: I64  # Class (T,) of each pod, in arrival order.
-    rank: I64  # Rank (N,) of each node; among equal scores, the lowest rank wins.
+    rank: I64  # Rank (N,) of each node; the lowest rank breaks ties.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
-    """Return the simulator's arrivals: pods shuffled, demand adjusted to `TUNE`, nodes ranked.
+    """Return the simulator's arrivals: shuffled pods, with the demand adjusted to `TUNE`.
 
-    Random pods are added or removed until the demand reaches `TUNE`. Adding stops at the first pod
-    whose request per GPU exceeds the missing demand.
+    Randomly chosen pods are added or removed until the demand reaches `TUNE`. No more pods are
+    added once the next pod's request per GPU exceeds the missing demand.
 
     Random numbers are drawn in the same order as in the simulator, which uses one generator for
-    everything. It also draws one number for a log line and ten for the jitter of its informers.
+    everything. The simulator also draws one number for a log line and ten numbers for the jitter of
+    its informers.
     """
     random = GoRandom(seed)
     random.uint64()
@@ -161,7 +162,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
             demand -= total[classes.pop(random.intn(len(classes)))]
     elif demand < wanted:
         drawn = pods[random.intn(len(pods))]
-        # Pods without GPUs are added even if the demand equals the target.
+        # Pods without GPUs are added even if the demand has reached the target.
         while demand + milli[drawn] <= wanted:
             demand += total[drawn]
             classes.append(drawn)
@@ -173,7 +174,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:
-    """Stack several runs: return classes (B, T), padded with `NO_POD`, and ranks (B, N)."""
+    """Stack several runs: return classes (B, T), padded with `NO_POD`, and node ranks (B, N)."""
     longest = max(len(run.classes) for run in runs)
     classes = np.full((len(runs), longest), NO_POD, np.int64)
     for row, run in zip(classes, runs, strict=True):

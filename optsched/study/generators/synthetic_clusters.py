@@ -36,11 +36,11 @@ _CPU, _MEM, _PER_NODE = 96, 768 * GIB, 8
 
 @dataclass(frozen=True)
 class GpuCluster:
-    """A cluster of randomly filled nodes and waiting gangs of several sizes.
+    """A cluster of randomly filled nodes, and waiting gangs of several sizes.
 
     Every node has 96 CPUs, 768 GiB and 8 GPUs. Tasks request 1, 2, 4 or 8 GPUs, with 80 GiB and c
-    CPUs per GPU. c is drawn from the first `num_ratios` of the numbers 4, 6, 8, 10, 12. If
-    `num_ratios` is 1, c is 10.
+    CPUs per GPU. The ratio c is drawn from the first `num_ratios` of the numbers 4, 6, 8, 10, 12.
+    With one ratio, c is always 10.
     """
 
     num_nodes: int = 200
@@ -94,10 +94,10 @@ class GpuCluster:
 
 @dataclass(frozen=True)
 class EqualGangs:
-    """A cluster of empty nodes and waiting gangs of equal size, with many task classes.
+    """A cluster of empty nodes, and waiting gangs of equal size with many task classes.
 
-    The nodes have the same capacity as in `GpuCluster`. Successive task classes request 1, 2, 4 and
-    8 GPUs cyclically; the CPU per GPU grows with the class index.
+    The nodes have the same capacity as in `GpuCluster`. The task classes request 1, 2, 4 and 8 GPUs
+    in rotation; their CPUs per GPU increase with the class index.
     """
 
     num_nodes: int = 10_000
@@ -168,7 +168,7 @@ def _gpu_shape(gpus: int, cpu_m: int) -> TaskShape:
 
 MODEL = "gpu-type"
 _KINDS = ((48, 192, 0, ""), (64, 512, 4, "t4"), (96, 768, 8, "a100"), (128, 1024, 8, "h100"))
-"""CPUs, GiB, GPUs and GPU model of each node class."""
+"""CPUs, GiB of memory, GPUs and GPU model of each node class."""
 
 _KIND_PARTS = (0.35, 0.2, 0.25, 0.2)
 _PRIORITIES = (0, 10, 100)
@@ -177,15 +177,15 @@ _GIB_PER_CPU = (2, 4, 6, 8)
 _CPU_PER_GPU = (2, 4, 6, 8, 12)
 _SIZES = (1, 2, 3, 4, 8, 16)
 _RUNNING_PART = 0.6
-"""Fraction of the running pods that belong to a gang; the other running pods are bare pods."""
+"""Fraction of the running pods that belong to gangs; the remaining ones are bare pods."""
 
 
 @dataclass(frozen=True)
 class MixedCluster:
     """A nearly full cluster with four node classes and many different waiting gangs.
 
-    About half of the GPU nodes are tainted. All pods that request GPUs and some other pods tolerate
-    the taint. The cluster has parent queues with child queues. Each pod belongs to one of
+    About half of the GPU nodes are tainted. The taint is tolerated by all pods that request GPUs
+    and by some other pods. The queues form a hierarchy of two levels. Each pod belongs to one of
     `num_shapes` task classes.
     """
 
@@ -194,7 +194,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # Mean fraction of a node's dominant resource that running pods request.
+    fill: float = 0.9  # Mean usage of a node's most requested resource, as a fraction.
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
@@ -231,7 +231,7 @@ class MixedCluster:
         teams: Sequence[str],
         rng: np.random.Generator,
     ) -> tuple[list[Node], list[Gang]]:
-        """Add running pods to the nodes; return the nodes and the gangs of the running pods."""
+        """Add running pods to the nodes; return the nodes and the gangs of these pods."""
         members: dict[str, list[Task]] = {}
         filled = []
         for node in nodes:

@@ -1,4 +1,4 @@
-"""Synthetic traces of jobs that arrive at a GPU cluster at random, reproducible from a seed."""
+"""Synthetic traces of jobs with random arrival times on a GPU cluster, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LONG_PART: Final = 0.2
 
 @dataclass(frozen=True)
 class GavelTrace:
-    """A trace of gangs with one GPU per task, with the distributions of Gavel's trace generator.
+    """A trace of gangs with one GPU per task, drawn from the distributions of Gavel's generator.
 
-    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs for 10^u
-    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the others.
-    Sources: stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. Gangs
-    arrive as a Poisson process. Every node has 8 GPUs, 96 CPUs and 768 GiB. Every task requests 1
-    GPU, 8 CPUs and 80 GiB.
+    A gang has 1, 2, 4 or 8 tasks, with probability 0.7, 0.1, 0.15 or 0.05. A gang runs for 10^u
+    minutes; u is uniform in [1.5, 3] for 80 % of the gangs, and in [3, 4] for the others. Sources:
+    stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. The arrivals
+    of gangs are a Poisson process. Every node has 8 GPUs, 96 CPUs and 768 GiB. Every task requests
+    1 GPU, 8 CPUs and 80 GiB.
     """
 
     num_jobs: int = 1_000
@@ -43,7 +43,7 @@ class GavelTrace:
     load: float = 0.9  # Mean GPU demand of the arriving gangs, as a fraction of the GPU capacity.
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # Fraction of gangs that have an exact runtime estimate.
+    estimated: float = 0.0  # Fraction of the gangs whose exact runtime is known as an estimate.
     seed: int = 0
 
     @property

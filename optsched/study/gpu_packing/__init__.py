@@ -1,1 +1,1 @@
-"""Pack pods with GPUs or GPU shares on nodes of a few classes, to maximize the GPU allocation."""
+"""Maximize the GPU allocation of pods with GPUs or GPU shares on nodes of a few classes."""

@@ -24,7 +24,7 @@ class Nodes:
     model: I64  # Index (N,) of the node's GPU model among Y models.
 
     def select(self, rows: I64) -> Nodes:
-        """Return the nodes with the indices `rows`."""
+        """Return the nodes at the indices `rows`."""
         return Nodes(*(a[rows] for a in (self.cpu_m, self.memory_mib, self.num_gpu, self.model)))
 
 
@@ -32,13 +32,13 @@ class Nodes:
 class Requests:
     """The requests of K pod classes."""
 
-    # Requests (K,): CPU in milli-CPU, memory in MiB, number of GPUs, and thousandths of each GPU.
-    # A GPU share is less than one GPU.
+    # Requests (K,): milli-CPU, MiB of memory, number of GPUs, and thousandths per GPU. A GPU share
+    # is less than one GPU.
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # Flag (K, Y): pods of the class may run on the GPU model.
+    reach: Bool  # Whether (K, Y) each class may run on each GPU model.
 
     @property
     def worth(self) -> I64:
@@ -47,17 +47,17 @@ class Requests:
 
     @property
     def is_share(self) -> Bool:
-        """Flag (K,): the class requests a GPU share."""
+        """Whether (K,) each class requests a GPU share."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool(Requests):
-    """Pods by class, and the nodes on which they may be placed."""
+    """Pods by class, and the nodes on which the pods may be placed."""
 
     supply: I64  # Number (K,) of pods of each class.
-    must: Bool  # Flag (K,): all pods of the class must be placed.
+    must: Bool  # Whether (K,) all pods of each class must be placed.
     nodes: Nodes
 
     @property
@@ -81,7 +81,7 @@ class Pool(Requests):
     def max_pods_per_node(self) -> I64:
         """Upper bound (K, N) on the number of pods of each class on each node.
 
-        For each resource alone, the number of pods that fit is computed; the bound is the minimum.
+        The bound is the smallest number of pods that fit by any single resource.
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
@@ -103,11 +103,11 @@ class Pool(Requests):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The number of pods of each class on each node, and of GPU shares on each device."""
+    """The number of pods of each class on each node, and of GPU shares of each size on each GPU."""
 
     pods: I64  # Number (N, K) of pods of each class on each node.
-    # Number (N, D, Z) of GPU shares of each size on each device. Whole GPUs are devices without
-    # GPU shares.
+    # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs use GPUs
+    # without GPU shares.
     shares: I64
 
     def allocated(self, pool: Pool) -> int:

@@ -1,15 +1,15 @@
-"""A linear program over node classes, which relaxes the placement of pods.
+"""A relaxation of pod placement: a linear program over node classes.
 
 The variable x[k, c] is the number of pods of class k on nodes of class c. The variable y[p, c] is
-the number of devices of node class c that are shared according to pattern p. A pattern is a maximal
-multiset of GPU shares on one device.
+the number of GPUs of node class c that are shared according to pattern p. A pattern is a maximal
+multiset of GPU shares on one GPU.
 
-Constraints limit the devices, the GPU shares of each size, CPU, memory and the supply of pods.
-Valid inequalities for CPU and memory tighten the relaxation: for z = 2, 3, 4,
-Σ_k ⌊z·size_k / (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1), where size_k is the request of a pod, idle the
-idle capacity of a node and n_c the number of nodes. Proof: on one node,
-Σ_k z·size_k·x / (idle + 1) < z. With rounded coefficients, the left side is an integer and
-therefore at most z - 1.
+Constraints limit the GPUs, the GPU shares of each size, CPU, memory, and the number of pods of each
+class. Valid inequalities for CPU and memory tighten the relaxation: for z = 2, 3, 4, Σ_k ⌊z·size_k
+/ (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1), where size_k is the request of a pod of class k, idle is the
+idle capacity of a node of class c, and n_c is the number of these nodes. Proof: on one node, Σ_k
+z·size_k·x / (idle + 1) < z. If the coefficients are rounded down, the left side is an integer, so
+it is at most z − 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Bound:
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
-    """Return the bound of the linear program, or None if it is infeasible.
+    """Return the solution of the linear program, or None if it is infeasible.
 
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
@@ -55,30 +55,31 @@ def allocation_bound(pool: Pool) -> Bound | None:
 
 
 MOST_PATTERNS: Final = 50_000
-"""Maximum number of patterns (maximal ways to share a device) that are enumerated."""
+"""Maximum number of patterns (maximal multisets of GPU shares on one GPU) to enumerate."""
 
 _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Maximum number of patterns in the integer program; those with the highest reduced profits."""
+"""Maximum number of patterns in the integer program: those with the highest reduced profits."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Pairs (load, weight): a node class pays for CPU or memory usage above the fraction `load`.
+"""Pairs (load, weight): CPU or memory usage of a node class above the fraction `load` is penalised.
 
-The price of its entire CPU or memory capacity is `weight` times the value of all its GPUs.
+The penalty for using a node class's entire CPU or memory would be `weight` times the value of all
+its GPUs.
 """
 
 
 class TooManyPatterns(ValueError):
-    """Raised if there are too many patterns of GPU shares to enumerate."""
+    """Raised if there are too many patterns of GPU shares to enumerate them all."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:
-    """Return the maximal multisets (P, Z) of GPU shares that fit on one device, as counts by size.
+    """Return the maximal multisets (P, Z) of GPU shares that fit on one GPU, as counts per size.
 
     `sizes` (Z,) are the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
     more than `MOST_PATTERNS` patterns.
@@ -115,7 +116,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Values of the columns, dual prices of the rows, and reduced profits of the columns."""
+    """Values and reduced profits of the columns, and dual prices of the rows."""
 
     values: F64
     price: F64
@@ -155,17 +156,17 @@ class Program:
         self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
 
     def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
-        """Return a sparse matrix with `size` rows, built from (value, row, column) arrays."""
+        """Return a sparse matrix with `size` rows; `parts` are arrays (value, row, column)."""
         value, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
     def _node_class_rows(self, value: I64) -> csr_array:
-        """Return one row per node class, with the coefficients `value` of the columns x[k, c]."""
+        """Return one row per node class; `value` holds the coefficients of the columns x[k, c]."""
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """Return the rows that limit GPU shares to those in the patterns of shared devices."""
+        """Return the rows that limit GPU shares to the number that the used patterns contain."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         requested = (
@@ -211,7 +212,7 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """Return the dual bound; it covers positive reduced profits that rounding errors cause."""
+        """Return the dual bound; it includes positive reduced profits that result from rounding."""
         numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
@@ -225,14 +226,14 @@ class Program:
     def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
         """Return integer values of the columns, or None if no solution is found in `seconds`.
 
-        The integer program contains only the patterns with the highest reduced profits and the
-        patterns that `solved` uses.
+        The integer program contains the patterns with the highest reduced profits and the patterns
+        that `solved` uses; it omits all others.
         """
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
         kept = np.concatenate([self._x, self._y[np.union1d(order, used)]])
-        # Without prices on CPU and memory, the program could allocate all CPU of a node class, and
-        # the pods would not fit on its individual nodes.
+        # Without penalties for CPU and memory usage, the program could allocate all CPU of a node
+        # class; its pods would then not fit on the individual nodes.
         pool, node_classes = self._pool, self._node_classes
         gpus = WHOLE * node_classes.num_gpu * self._times
         load_rows, loads, prices = [], [], []
@@ -249,7 +250,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # If all pods of a class must be placed, the lower limit is the supply of the class.
+        # If all pods of a class must be placed, the row's lower limit is the number of these pods.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -270,6 +271,6 @@ class Program:
         return values
 
     def devices(self, values: F64) -> list[I64]:
-        """Return for each node class the patterns (Y, Z) of its shared devices in a solution."""
+        """Return the pattern (Y, Z) of each shared GPU in a solution, for each node class."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]

@@ -1,8 +1,7 @@
-"""A CP-SAT model that repacks a few nodes: it places their pods and waiting pods on them again.
+"""A CP-SAT model that repacks a few nodes: their pods and waiting pods are placed anew.
 
 Integer variables count the pods of each class on each node, and the GPU shares of each size on each
-device. To break symmetry, a node's shared devices come first, unless the model distinguishes
-devices.
+GPU. To break symmetry, a node's shared GPUs come first, unless the model must distinguish the GPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Present:
     pod_class: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # Number of these pods that stay on their devices.
+    staying: int  # How many of the pods stay on their GPUs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,15 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Repack a small pool, where each move of a running pod has a cost.
+    """Repack a small pool, with a cost for each running pod that moves.
 
-    Maximizes the value of the placed pods minus the cost of moves. Returns the layout, and for each
-    `Present` the number of pods that do not move. `pool`, `start`, `worth`, `effort` and `seed`
+    Maximizes the value of the placed pods minus the cost of the moves. Returns the layout, and the
+    number of pods of each `Present` that do not move. `pool`, `start`, `worth`, `effort` and `seed`
     have the same meaning as in `repack`. The model distinguishes devices.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
-    # Count the pods of each `Present` that keep their devices. At most `moves.most` pods move.
+    # Count the pods of each `Present` that keep their GPUs. At most `moves.most` pods move.
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
     by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}
@@ -65,12 +64,13 @@ def repack_moving(
         if part >= 0:
             by_part.setdefault((p.node, p.devices[0], part), []).append(var)
         else:
-            # If a pod with whole GPUs stays, its GPUs must not be shared.
+            # If a pod with whole GPUs stays, none of its GPUs may be shared.
             for device in p.devices:
                 shared = refill.shared.get((p.node, device))
                 if shared is not None:
                     model.add(var + shared <= 1)
-    # A class without a variable in `refill` fits on none of these nodes, so none of its pods stays.
+    # If `refill` has no variable for a class on a node, the class does not fit there, so none of
+    # its pods stays.
     for key, variables in by_class.items():
         model.add(sum(variables) <= refill.pods.get(key, 0))
     for part_key, variables in by_part.items():
@@ -92,7 +92,7 @@ def repack_moving(
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
-    """Return the best layout found for a small pool; it is at least as good as `start`.
+    """Return the best layout found for a small pool, which is at least as good as `start`.
 
     Parameters
     ----------
@@ -133,8 +133,8 @@ class Refill:
     """The CP-SAT model that repacks a few nodes.
 
     The variables `pods` count pods by (node, class). The variables `parts` count GPU shares by
-    (node, device, size). The Boolean variables `shared` are true for shared devices, by (node,
-    device). `size_of` is the index in `Pool.sizes` of each class's GPU share, or -1.
+    (node, GPU, size). The Boolean variables `shared` state by (node, GPU) whether the GPU is
+    shared. `size_of` maps each class to the index of its GPU share in `Pool.sizes`, or to -1.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -157,7 +157,7 @@ class Refill:
             self.model.add(cp_model.LinearExpr.sum(variables) <= int(pool.supply[k]))
 
     def _add_node(self, n: int) -> None:
-        """Add the device variables and the constraints of a node."""
+        """Add a node's GPU variables and constraints."""
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
@@ -190,7 +190,7 @@ class Refill:
             self.model.add(total <= limit)
 
     def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
-        """Maximize the value of the placed pods plus other weighted terms."""
+        """Maximize the value of the placed pods plus the weighted variables in `others`."""
         terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
         variables, weights = [v for _, v in terms], [w for w, _ in terms]
         self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))

@@ -1,9 +1,10 @@
 """Round the solution of the linear program to integers by node class, then assign pods to nodes.
 
-An integer program over the columns with the highest reduced profits decides the number of pods of
-each class on each node class, and how pods share the devices. Pods and shared devices are then
-assigned to the nodes of the class, largest first. Each goes to the node with the most spare CPU and
-memory, after subtracting the expected demand of the pods that will use the node's idle devices.
+An integer program decides how many pods of each class run on each node class, and how these pods
+share GPUs. It contains only the columns with the highest reduced profits. Single pods and shared
+GPUs are then assigned to the nodes of the class, the largest first. A pod or shared GPU goes to the
+node with the most spare CPU and memory, after subtracting what pods on the node's idle GPUs are
+expected to request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Item:
-    """A unit that is placed on one node: a single pod, or the pods that share one device."""
+    """A unit to place on one node: a single pod, or the pods that share one GPU."""
 
     classes: tuple[int, ...]
     devices: int
@@ -34,7 +35,7 @@ class _Item:
 
 
 def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the linear program's bound, or None if none is found in time.
+    """Return a layout near the linear program's bound, or None if no layout is found in time.
 
     `seconds` limits the integer program.
     """
@@ -45,7 +46,7 @@ def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
         return None
     layout = empty_layout(pool)
     late: list[_Item] = []
-    # For each node class: the number (Y, Z) of GPU shares by shared device and size.
+    # Per node class: the number (Y, Z) of GPU shares of each size on each shared GPU.
     devices = program.devices(values)
     for node_class, pods in enumerate(program.pods(values).astype(np.int64).T):
         nodes = np.flatnonzero(node_class_of == node_class)
@@ -63,10 +64,10 @@ def _single(pool: Pool, k: int) -> _Item:
 
 
 def _items(pool: Pool, pods: I64, devices: I64) -> Iterator[_Item]:
-    """Yield the items of a node class: single pods, and shared devices with balanced CPU demand.
+    """Yield the items of a node class: single pods, and shared GPUs with balanced CPU demand.
 
     `pods` (K,) is the number of pods of each class. `devices` (Y, Z) is the number of GPU shares of
-    each size on each shared device.
+    each size on each shared GPU.
     """
     inside: list[list[int]] = [[] for _ in devices]
     cpu_m = np.zeros(len(inside), np.int64)
@@ -97,7 +98,7 @@ class _Allocation:
         self._pool, self._layout, self._nodes = pool, layout, nodes
         offered = np.column_stack([pool.nodes.cpu_m, pool.nodes.memory_mib])[nodes]
         used = layout.pods[nodes]
-        # Idle CPU and memory (N, 2); below, the number (N,) of idle GPUs.
+        # Idle CPU and memory (N, 2) of the nodes.
         self._idle = offered - used @ np.column_stack([pool.cpu_m, pool.memory_mib])
         shared = layout.shares[nodes].any(axis=2).sum(axis=1)
         self._idle_gpus = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus

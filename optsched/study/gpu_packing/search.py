@@ -1,9 +1,9 @@
-"""Solve an integer program over node classes, then improve it by large neighbourhood search.
+"""Solve an integer program over node classes, then improve the solution by neighbourhood search.
 
-A neighbourhood is a few nodes. The search removes all pods from these nodes and places these pods
-and waiting pods again. Nodes with more idle GPUs are drawn more often. No step makes the layout
-worse. The method is from Shaw, "Using constraint programming and local search methods to solve
-vehicle routing problems", 1998.
+A neighbourhood consists of a few nodes. The search removes all pods from the nodes of a
+neighbourhood, and places these pods and waiting pods anew. Nodes with more idle GPU capacity are
+drawn more often. No neighbourhood makes the layout worse. The method is from Shaw, "Using
+constraint programming and local search methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Effort:
 
     nodes: int = 6  # Number of nodes in a neighbourhood.
     seconds: float = 0.5  # Limit for one neighbourhood, in CP-SAT deterministic time.
-    # The probability that a node is drawn is proportional to its idle GPU capacity plus this
-    # number, in thousandths of a GPU.
+    # Added to the idle GPU capacity of each node, in thousandths of a GPU; nodes are drawn with
+    # probability proportional to the sum.
     floor: int = 50
 
 
@@ -43,12 +43,12 @@ At = tuple[int, int, tuple[int, ...]]
 """The placement of a pod: (node, class, devices)."""
 
 _PRICE: Final = 100
-"""GPU capacity in thousandths of a GPU that each additional move must at least gain."""
+"""Minimum gain in GPU capacity for each additional move, in thousandths of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The placements of running pods, at most `most` of which may change devices or be removed."""
+    """The placements of running pods, and how many of these pods may move or be removed."""
 
     pods: Sequence[At]
     most: int
@@ -62,10 +62,10 @@ def improve_layout(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Return a layout that allocates more GPUs after few moves, and the pods that do not move.
+    """Return a layout that allocates more GPUs after few moves, and which pods do not move.
 
-    The second result maps each placement to the number of pods that keep it. `clock`, `seconds` and
-    `seed` have the same meaning as in `allocate`.
+    The second result maps each placement to the number of pods that stay there. `clock`, `seconds`
+    and `seed` have the same meaning as in `allocate`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def improve_layout(
         The running pods, and the maximum number of pods that may move.
 
     """
-    # Import here: OR-Tools should be loaded only when needed.
+    # Import OR-Tools only when it is needed.
     from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
 
     end, random = clock() + seconds, np.random.default_rng(seed)
@@ -108,9 +108,9 @@ def improve_layout(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes, preferably with idle GPUs; return the nodes, their layout and a pool.
+    """Draw nodes, preferably those with idle GPUs; return the nodes, their layout and a pool.
 
-    The pool contains these nodes, the pods on them and the waiting pods.
+    The pool contains the drawn nodes, the pods on them and the waiting pods.
     """
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
@@ -125,10 +125,10 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """The result of `allocate`: a layout, an upper bound and the number of neighbourhoods."""
+    """The result of `allocate`: a layout, an upper bound, and the number of neighbourhoods."""
 
     layout: Layout
-    # Upper bound for all layouts, or None if not all pods that must be placed fit.
+    # Upper bound for all layouts, or None if the pods that must be placed do not all fit.
     bound: Bound | None
     rounds: int  # Number of neighbourhoods searched.
 
@@ -143,7 +143,7 @@ def allocate(
 ) -> Found:
     """Search for the layout that allocates the most GPU capacity.
 
-    Placing a pod that must be placed outweighs all other pods together.
+    A pod that must be placed has a higher value than all other pods together.
 
     Raises TooManyPatterns if `optsched.study.gpu_packing.program.share_patterns` finds too many
     patterns.
@@ -165,7 +165,7 @@ def allocate(
         Settings of the search.
 
     """
-    # Import here: commands that only compute the upper bound should not load OR-Tools.
+    # Import here, so that commands that only compute the upper bound do not load OR-Tools.
     from optsched.study.gpu_packing.repack_model import repack
 
     end, random, effort = clock() + seconds, np.random.default_rng(seed), effort or Effort()
@@ -177,8 +177,8 @@ def allocate(
     most = pool.total if bound is None else int(bound.milli + _CLEAR)
     while clock() < end:
         waiting = layout.waiting(pool)
-        # Stop if no pod is waiting, or if the allocation reaches the bound and all pods that must
-        # be placed are placed.
+        # Stop if no pod is waiting, or if the allocation reaches the bound and no pod that must be
+        # placed is waiting.
         if not waiting.any():
             break
         if not waiting[pool.must].any() and layout.allocated(pool) >= most:
@@ -196,8 +196,8 @@ _CLEAR: Final = 1e-3
 def worth_of(pool: Pool) -> I64:
     """Return the objective coefficient (K,) of one pod of each class.
 
-    The coefficient is the GPU request in thousandths of a GPU. For a pod that must be placed, it is
-    increased by more than the capacity of all GPUs.
+    The coefficient is the GPU request in thousandths of a GPU. For a pod that must be placed, the
+    coefficient is larger by more than the capacity of all GPUs.
     """
     found: I64 = pool.worth + np.where(pool.must, pool.total + 1, 0)
     return found

@@ -1,7 +1,7 @@
-"""Column generation: bins with negative reduced cost are added to a linear program as columns.
+"""Column generation: bins with negative reduced cost become columns of a linear program.
 
 Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
-Integer item prices, and the maximum total price of a bin, prove a lower bound.
+Integer item prices and the maximum total price of the items in a bin prove a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
 _MOST_PRICED: Final = 100_000
-"""Maximum sum of `most_in_a_bin` for which pricing without a pool is fast enough."""
+"""Maximum number of knapsack items (sum of `most_in_a_bin`) that are priced without a pool."""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -38,7 +38,7 @@ _FEW_AGAIN: Final = 150
 
 
 class Columns:
-    """The linear program for an instance, to which pricing adds bins as columns.
+    """The linear program for an instance; pricing adds bins to it as columns.
 
     Attributes
     ----------
@@ -97,9 +97,10 @@ class Columns:
                 return
 
     def _add_priced(self, prices: F64) -> tuple[int, int]:
-        """Add bins with a total item price above 1.
+        """Add bins whose items have a total price above 1.
 
-        Returns the number of new bins and a lower bound on the number of bins in a packing.
+        Returns the number of added bins, and a lower bound on the number of bins that any packing
+        needs.
         """
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
@@ -113,7 +114,7 @@ class Columns:
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
-        """Add greedy bins with a total item price above 1; return the number of new bins."""
+        """Add greedily filled bins with a total item price above 1; return their number."""
         weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
         weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
         size = weight @ items.relative.T
@@ -146,9 +147,9 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return the columns with their uses rounded down, limited to the remaining items.
+        """Return the columns with their uses rounded down, and limited to the remaining items.
 
-        A basic solution uses at most K columns; at most about K bins then remain to be chosen.
+        A basic solution uses at most K columns, so about K bins at most remain to be chosen.
 
         Parameters
         ----------
@@ -169,7 +170,8 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns that the remaining items allow, uses of 1 or more first.
+        """Return the most used columns for the remaining items; those used at least once come
+        first.
 
         Parameters
         ----------
@@ -180,8 +182,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of returned columns, as a fraction of the sum of all uses. The maximum
-            does not apply to columns with uses of 1 or more.
+            Maximum number of returned columns, as a fraction of the sum of all uses. Columns that
+            are used at least once are always returned.
 
         """
         at = np.flatnonzero(uses > CLEAR)
@@ -207,10 +209,11 @@ class Columns:
     # --- columns for integer programs ------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
-        """Return the bins of items in `left` (K,) that can occur in a packing near the bound.
+        """Return the bins of items in `left` (K,) that may occur in a near-optimal packing.
 
-        Such a packing has at most `gap` bins more than the bound. The bins are sorted by descending
-        total price. Without a pool, all columns of the linear program are returned.
+        A packing is near-optimal if it has at most `gap` bins more than the bound. The bins are
+        sorted by descending total price. Without a pool, all columns of the linear program are
+        returned.
         """
         if self._pool is None:
             return self.master.columns

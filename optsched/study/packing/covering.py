@@ -1,4 +1,4 @@
-"""Cover all items with the fewest bins, as a linear program and as an integer program.
+"""Cover all items with the fewest bins: a linear program and an integer program.
 
 Each row is an item type, and each column is a bin. If a solution covers an item type more often
 than required, the surplus items are removed from their bins.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.greedy_filling import Copies
 
 _LARGEST = 1 << 62
-"""A number above every possible number of items, within the integer range of CP-SAT."""
+"""An upper limit that exceeds any number of items, within the integer range of CP-SAT."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,7 +28,7 @@ class Need:
     """How many items of each type the columns must cover."""
 
     number: I64  # Number (K,) of items of each type that must be covered.
-    exactly: Bool  # Flag (K,): exactly `number` items of the type must be covered.
+    exactly: Bool  # Whether (K,) exactly `number` items of each type must be covered, not more.
 
 
 class CoverMaster:
@@ -64,7 +64,7 @@ class CoverMaster:
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Return the number of uses of each column and the dual prices (K,) of items.
+        """Return how often each column is used, and the dual prices (K,) of the items.
 
         Returns None if no optimum is found within the time limit.
         """
@@ -80,7 +80,7 @@ def fewest_columns(
 ) -> list[Copies] | None:
     """Return the fewest bins that cover the items, or None if the solver finds no solution.
 
-    Each chosen column is returned with its number of uses.
+    The result lists each chosen column with its number of uses.
 
     Parameters
     ----------

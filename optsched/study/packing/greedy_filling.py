@@ -1,8 +1,8 @@
-"""Fill bins sequentially by greedy scores; many score functions are evaluated in parallel.
+"""Fill bins one after another by greedy scores; many score functions are evaluated in parallel.
 
-The next item is the one whose sizes have the largest dot product with the bin's remaining capacity,
-or the smallest distance to it. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda
-and Wieder, "Heuristics for vector bin packing", 2011).
+The next item is the one whose size vector has the largest dot product with the bin's remaining
+capacity, or is nearest to it. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and
+Wieder, "Heuristics for vector bin packing", 2011).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scores:
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
-    """Return `number` score functions: first the published ones, then randomly perturbed ones."""
+    """Return `number` score functions: the published ones first, then randomly perturbed ones."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
     sums = weights.sum(axis=1, keepdims=True)
@@ -50,10 +50,10 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 
 
 def packings(items: Items, scores: Scores) -> list[list[Copies]]:
-    """Return one packing per score function, as bins with their numbers of copies.
+    """Return one packing per score function, as (bin, number of copies) tuples.
 
-    A filled bin is copied while enough items remain, because the same steps would fill the next bin
-    equally.
+    While enough items remain, a filled bin is copied, because the next bin would be filled with the
+    same items.
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
@@ -81,7 +81,7 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
 
 
 def fillings(items: Items, scores: Scores) -> I64:
-    """Fill one bin per score function; return its item counts (V, K)."""
+    """Fill one bin per score function; return the number (V, K) of items of each type in it."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     idle = np.tile(items.capacity, (len(ways), 1))
@@ -97,10 +97,10 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
-    """Return the number of items (V,) that one step adds to each bin.
+    """Return the number (V,) of equal items to add to each bin at once.
 
-    The number is 1 if few items fit. If hundreds of items fit, one step adds several items to a
-    bin, because the scores hardly change between two items.
+    The number is 1 if few items fit. If hundreds of items fit, several are added at once, because
+    the scores hardly change between two items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)

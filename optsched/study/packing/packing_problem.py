@@ -41,11 +41,11 @@ class Items:
 
     @property
     def is_rigid(self) -> Bool:
-        """Flag (K,): the item type has a negative size, which frees capacity in its bin."""
+        """Whether (K,) items of each type have a negative size, which frees capacity in a bin."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return a flag (B,): the bin (B, K) respects the capacity."""
+        """Return whether (B,) each bin (B, K) respects the capacity."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
@@ -71,17 +71,17 @@ def as_bin(counts: I64) -> Bin:
 
 
 Bin: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Pairs (item type, number of items); each type occurs at most once, each number is at least 1."""
+"""Tuples (item type, number of items); each type occurs at most once, with at least one item."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBins(Sequence[Bin]):
-    """The bins of a packing in order; equal bins are stored once, with the number of copies.
+    """The bins of a packing, in order; a run of equal bins is stored once, with its length.
 
     Two packings are equal if their `copies` are equal.
     """
 
-    copies: tuple[tuple[Bin, int], ...]  # (bin, number of copies) of each distinct bin.
+    copies: tuple[tuple[Bin, int], ...]  # (bin, number of copies), in packing order.
 
     def __len__(self) -> int:
         """Return the number of bins."""
@@ -108,13 +108,13 @@ class RepeatedBins(Sequence[Bin]):
 
 
 def copies_of(bins: Sequence[Bin]) -> Iterable[tuple[Bin, int]]:
-    """Return pairs of a bin and its number of copies, in packing order."""
+    """Return tuples (bin, number of copies), in packing order."""
     return bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A type of equal items: their size in each dimension and their number.
+    """A type of equal items, with their size in each dimension and their number.
 
     An item of negative size frees capacity for other items in the same bin.
     """
@@ -138,9 +138,9 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Return a lower bound on the number of bins: the total size, relative to a bin's capacity.
+    """Return a lower bound on the number of bins: the total item size divided by the bin capacity.
 
-    The bound is the maximum over the dimensions.
+    The bound is the maximum over all dimensions.
     """
     needed = (
         -(-sum(k.sizes[d] * k.number for k in problem.kinds) // capacity)

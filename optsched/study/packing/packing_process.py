@@ -1,4 +1,4 @@
-"""Pack in a worker process: a solver that hangs or crashes must not stop the command."""
+"""Pack in a worker process, so that a solver that hangs or crashes does not stop the command."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class PackingWork:
     """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # Time limit by `clock`, which must be a function of the standard library.
+    seconds: float  # Time limit, measured by `clock`.
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Run the search in the worker process; see `Work`."""
+        """Run the search in the worker process, as `Work` requires."""
         return solve_packing(self.problem, self.clock, self.seconds, self.seed, report).stopped
 
 

@@ -1,14 +1,15 @@
-"""Patterns (feasible contents of a bin): pricing as a knapsack problem, or enumeration.
+"""Patterns (feasible contents of a bin), found by pricing as a knapsack problem or by enumeration.
 
-Pricing finds the bins with the highest total item price, and a proved upper bound on it. With
-multipliers λ for the capacities, no bin has a higher total than
-λ·capacity + Σ max(0, price − λ·size). The search decides one item after the other, by descending
-|price − λ·size|. A decision against the sign of price − λ·size lowers the upper bound by
-|price − λ·size|. Few search states therefore stay above the threshold.
+Pricing finds the bins with the highest total item price, and proves an upper bound on that price.
+With multipliers λ for the capacities, the total price of a bin is at most λ·capacity + Σ max(0,
+price − λ·size). The search decides item by item whether the bin contains the item, in descending
+order of |price − λ·size|. To include an item with price < λ·size, or to exclude an item with price
+> λ·size, lowers the upper bound by |price − λ·size|. The upper bounds of most search states
+therefore soon fall below the threshold.
 
-If there are few enough patterns, all are enumerated. Items are sorted by the most selective
-dimension, largest first, and added to bins in this order. The items that still fit into a bin are
-then a contiguous range.
+If there are few enough patterns, all are enumerated. Items are sorted by size in the most selective
+dimension, largest first, and added to bins in this order. In this dimension, the items that still
+fit into a bin are therefore a contiguous range.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Priced:
 
     bins: I64  # Bins (B, K) with a total price above the threshold, best first.
     most: int  # Upper bound on the total price of any bin.
-    # True if the search was complete. `most` is then the total price of the best bin, or the
-    # threshold if no bin exceeds it.
+    # True if the search was complete. If the search was complete, `most` is the total price of the
+    # best bin, or the threshold if no bin exceeds it.
     is_exact: bool
 
 
@@ -106,10 +107,10 @@ def _choose_items(
     wanted: float,
     is_late: Callable[[], bool],
 ) -> tuple[Choices, bool]:
-    """Return bins as flags (B, n) of chosen items, and whether the search was complete.
+    """Return flags (B, n) of the items in each bin, and whether the search was complete.
 
     The search is breadth-first. A bin is returned if the upper bound on its total price is at least
-    `wanted`. `bound` is the upper bound for all bins.
+    `wanted`. `bound` is the upper bound on the total price of any bin.
     """
     ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
     freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
@@ -170,7 +171,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins like the function `best_bins`, starting with the best bin of each type."""
+        """Return bins like the function `best_bins`, but first the best bin for each item type."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
@@ -187,13 +188,14 @@ class Pool:
         return Priced(self.counts(found), top, True)
 
     def all_counts(self) -> list[I64]:
-        """Return the number of items of each type (K,) in every bin."""
+        """Return the number (K,) of items of each type, for every bin."""
         return list(self.counts(np.arange(len(self.inside))))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
-        """Return up to `most` bins of remaining items with a total price above `above`, best first.
+        """Return up to `most` bins of remaining items whose total price exceeds `above`.
 
-        `left` (K,) is the number of remaining items of each type.
+        The bins are sorted by descending total price. `left` (K,) is the number of remaining items
+        of each type.
         """
         allowed = np.append(left > 0, True)
         worth = self.worth(prices)
@@ -204,7 +206,7 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """Return all non-empty bins; None if there are too many or `is_late` returns True."""
+    """Return all non-empty bins, or None if there are too many or `is_late` returns True."""
     if items.most_in_a_bin.sum() > _MOST_KINDS:
         return None
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
@@ -223,7 +225,7 @@ def full_bins(
 
 
 class _Growth:
-    """Enumerates bins in ascending order of their number of items."""
+    """Enumerates bins, those with fewer items first."""
 
     def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
         self._kinds = len(items.number)
@@ -270,7 +272,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _add_one_item(self, last: I64, idle: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Extend bins by one item; return parents, added items and idle capacities as arrays.
+        """Extend each bin by one item; return arrays of bins, added items and idle capacities.
 
         Returns None if there are too many bins or if `is_late` returns True.
         """
@@ -297,7 +299,7 @@ class _Growth:
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """Yield batches of (bin, item) index arrays that fit in the most selective dimension."""
+        """Yield index arrays (bin, item), in batches; they fit in the most selective dimension."""
         num = len(self._kind)
         most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

@@ -50,9 +50,9 @@ _NEXT_TO_NOTHING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """A packing and a lower bound, with the methods that found them."""
+    """A packing and a lower bound, with the names of the methods that found them."""
 
-    bins: Sequence[Bin]  # The packing, as checked by `wrong_with_bins`.
+    bins: Sequence[Bin]  # The bins of the packing; `wrong_with_bins` finds no error in them.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # The reason why the search ended; empty while the search runs.
     # Names of the methods that found the packing and the bound.
@@ -147,7 +147,7 @@ class _Search:
 
     @property
     def _num_best(self) -> int:
-        """Number of bins in the best packing."""
+        """Number of bins in the best packing so far."""
         return _count_bins(self.best)
 
     def _is_late(self) -> bool:
@@ -158,9 +158,9 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Remove surplus items from a packing; accept it if it has fewer bins than the best.
+        """Remove surplus items from a packing; keep the packing if it has the fewest bins so far.
 
-        A packing that lacks items or exceeds the capacity is not accepted.
+        A packing that lacks items or exceeds the capacity is discarded.
         """
         left = self._items.number.copy()
         trimmed: list[Copies] = []
@@ -184,7 +184,7 @@ class _Search:
     # --- nearly full bins ------------------------------------------------------------------------
 
     def _pack_full_bins(self) -> None:
-        """Pack with nearly full bins only, if the bound leaves almost no unused capacity."""
+        """If the bound leaves almost no unused capacity, pack with nearly full bins only."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -217,7 +217,7 @@ class _Search:
     # --- integer solutions -----------------------------------------------------------------------
 
     def _search_columns(self) -> None:
-        """Alternate diving and integer programs over the columns until the time limit."""
+        """Alternate between dives and integer programs over the columns until the time limit."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
@@ -232,7 +232,7 @@ class _Search:
     def _choose(
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
-        """Cover the remaining items with the fewest bins, in addition to the fixed bins."""
+        """Pack the items that the fixed bins do not contain into the fewest further bins."""
         from optsched.study.packing.covering import Need, fewest_columns
 
         num_fixed = _count_bins(fixed)

@@ -43,19 +43,19 @@ def packing_document(
     instance
         The packed instance.
     bins
-        The bins of the packing. Equal bins cost memory and time once, unless the instance has at
-        most `MOST_LISTED` items.
+        The bins of the packing. If the instance has more than `MOST_LISTED` items, memory and time
+        depend only on the number of distinct bins.
     result
         The number of bins, the lower bound and the methods that found them.
     made
-        The settings that are needed to reproduce the packing.
+        The settings with which the packing can be reproduced.
 
     """
     problem = instance.problem
     distinct = list(_distinct_bins(instance, bins))
     listed: dict[str, Any] = {}
     if problem.num_items <= MOST_LISTED:
-        # For each bin, the sorted row numbers of its items in the file.
+        # For each bin, the sorted row numbers of its items.
         listed["bins"] = [
             [row for row, number in inside for _ in range(number)]
             for inside, copies in distinct
@@ -71,7 +71,7 @@ def packing_document(
             "items": problem.num_items,
         },
         "result": dict(result),
-        # For each distinct bin, its number of copies and its number of items from each row.
+        # For each distinct bin, its number of copies, and how many of its items come from each row.
         "distinctBins": [
             {"copies": copies, "items": [{"row": r, "number": n} for r, n in inside]}
             for inside, copies in distinct
@@ -82,10 +82,10 @@ def packing_document(
 
 
 def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple[Bin, int]]:
-    """Yield each bin as pairs (row number, number of items) with its number of copies, in order.
+    """Yield (bin, number of copies), in order; a bin is a tuple of (row number, number of items).
 
-    The items of a type are taken from the rows with its sizes, in row order. Copies of a bin are
-    yielded separately if their items come from different rows.
+    The items of a type are taken from the rows that have its sizes, in row order. If copies of a
+    bin take their items from different rows, they are yielded separately.
     """
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[list[int]]] = defaultdict(list)
@@ -95,7 +95,8 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     for inside, copies in copies_of(bins):
         left = copies
         while left:
-            # Take as many copies as the current rows can supply, or one copy that spans rows.
+            # Take as many copies as the current rows can supply, or one copy with items from
+            # several rows.
             whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
             taken = Counter[int]()
             for k, number in inside:
@@ -128,7 +129,7 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 class VbpInstance:
     """A packing instance as read from a file."""
 
-    problem: VectorPacking  # The problem; rows with the same sizes are merged to one item type.
+    problem: VectorPacking  # The problem; rows with the same sizes form one item type.
     rows: tuple[ItemKind, ...]  # The rows of the file, in order.
     sha256: str  # SHA-256 digest of the file content.
 
@@ -182,7 +183,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
         raise InstanceError(f"{where or name}: there is no item")
     wrong = []
     for d, most in enumerate(capacity):
-        # Items of negative size free capacity, and an item larger than the bin may then fit.
+        # Items of negative size free capacity; items larger than the bin may then fit.
         if min(row.sizes[d] for row in rows) < 0:
             continue
         for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
@@ -204,7 +205,7 @@ def file_of(path: Path) -> Path:
 
 
 def is_vbp(path: str) -> bool:
-    """Return whether a path names a `.vbp` file, or `.vbp` files in an archive.
+    """Return whether a path names a `.vbp` file, or an archive that contains `.vbp` files.
 
     The path `instances.tar.gz` names all instances in an archive. The path
     `instances.tar.gz/class1_20_*` names the instances that match the pattern.
@@ -247,7 +248,7 @@ def _archive_of(path: Path) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the file exists; a name too long for the file system does not exist."""
+    """Return whether the file exists; False if its name is too long for the file system."""
     try:
         return path.is_file()
     except OSError:
