@@ -16,10 +16,10 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """A reader that returns the integers in `text` one by one, and stops at the first error.
+    """A reader that returns the integers in `text` one after another and stops at the first error.
 
-    Invalid numbers are not skipped, because the remaining numbers would then describe another
-    instance. `line` is the line of the last number that was read.
+    Invalid numbers are not skipped, because the numbers after them would then be misread. `line` is
+    the line of the last number that was read.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -35,14 +35,14 @@ class Numbers:
         """Return the next number, which must be at least `least` and below `below`.
 
         `what` describes the number in error messages. `below` is the exclusive upper limit, by
-        default the 64-bit limit. Raises InstanceError if the text ends, or if the next token is not
+        default the 64-bit limit. Raises InstanceError if there is no next number, or if it is not
         an integer in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
         end = MAX_BASE + 1 if below is None else below
-        # Count the digits first: Python refuses to convert thousands of digits.
+        # Count the digits first: Python refuses to convert numbers with thousands of digits.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
         if int(word) < least:
@@ -68,7 +68,7 @@ class Numbers:
         return word
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
-        """Return the next `number` integers in the text; each must be less than `below`."""
+        """Return the next `number` integers, each of which must be less than `below`."""
         return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:

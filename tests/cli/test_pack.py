@@ -146,7 +146,7 @@ def test_every_bad_file_is_told_with_its_line(tmp_path: Path) -> None:
 def test_what_has_no_packing(tmp_path: Path) -> None:
     result = solve(*written(tmp_path, nowhere=NOWHERE, easy=EASY))
     assert result.exit_code == 3
-    assert "nowhere: an item of (9,) fits into no empty bin" in result.stderr
+    assert "nowhere: an item of (9,) does not fit into an empty bin" in result.stderr
     assert result.stdout.splitlines()[1].startswith("easy ")
 
 

@@ -131,7 +131,9 @@ def test_assignments_are_looked_at(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match=r"assignment_x\.txt:1: machine of process 2: 3 is too"):
         read_reassignment(model)
     (tmp_path / "assignment_x.txt").write_text("0 0 0")
-    with pytest.raises(InstanceError, match="it is infeasible: 2 processes of service 0 share"):
+    with pytest.raises(
+        InstanceError, match="the initial assignment is infeasible: 2 processes of service 0 share"
+    ):
         read_reassignment(model)
     (tmp_path / "other.txt").write_text(START)
     assert read_reassignment(model, tmp_path / "other.txt").initial == (0, 1, 0)

@@ -105,7 +105,8 @@ def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
     """Replay a cell on a worker; raise VersionError if the worker's version is not `wanted`."""
     if wanted != __version__:
         raise VersionError(
-            f"this worker has optsched {__version__}, the client has {wanted}: install the same"
+            f"this worker has optsched {__version__}, the client has {wanted}: "
+            "install the same version"
         )
     return cell.played(clock)
 
@@ -221,7 +222,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     if found and isinstance(found[0], (OSError, ValueError)):
         raise found[0]
     if found:
-        raise ValueError("the server does not use the protocol of Dask") from found[0]
+        raise ValueError("the server does not speak the Dask protocol") from found[0]
 
 
 def check_address(address: str, tls: Tls) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = tuple(JobTimes.__dataclass_fields__)
-RUNNING: Final = ("Running", "runs at the end of the replay")
+RUNNING: Final = ("Running", "still runs at the end of the replay")
 UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 

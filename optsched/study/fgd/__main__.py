@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code: 0, or 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m optsched.study.fgd", description=__doc__)
     parser.add_argument("lists", nargs="+", type=Path, metavar="POD_LIST", help="CSV of openb pods")
-    parser.add_argument("--nodes", type=Path, help="CSV of nodes; by default next to each pod list")
+    parser.add_argument(
+        "--nodes", type=Path, help="CSV of nodes; default: the node list next to the pod list"
+    )
     parser.add_argument("--seed", type=int, default=42, help="seed of the arrivals")
     parser.add_argument(
         "--runs", type=int, default=1, help="number of searches; the median is printed"

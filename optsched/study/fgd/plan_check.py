@@ -59,7 +59,7 @@ def wrong_with_plan(
     for at in plan:
         pod_class = classes[at.pod]
         if not requests.reach[pod_class][machines.model[at.node]]:
-            found.append(f"pod {at.pod} may not run on the model of node {at.node}")
+            found.append(f"pod {at.pod} may not run on the GPU model of node {at.node}")
         if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[pod_class]:
             has = list(at.devices)
             found.append(f"pod {at.pod} requests {requests.number[pod_class]} GPUs and has {has}")

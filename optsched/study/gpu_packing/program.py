@@ -204,7 +204,9 @@ class Program:
         if solved.status == _INFEASIBLE:
             return None
         if solved.status != 0 or solved.x is None:
-            raise RuntimeError(f"the linear program of the bound: {solved.message}")
+            raise RuntimeError(
+                f"the linear program that computes the bound failed: {solved.message}"
+            )
         price = np.maximum(-solved.ineqlin.marginals, 0)
         price[len(price) - len(self._pool.supply) + forced] -= (
             solved.eqlin.marginals if equal else 0

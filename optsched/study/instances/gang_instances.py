@@ -1,4 +1,4 @@
-"""Generate instances: gangs on empty nodes, on partly allocated nodes, and with unequal tasks.
+"""Generate instances of gangs with equal or unequal tasks, on empty or partly allocated nodes.
 
 `Chance` draws the same numbers in every version of Python and NumPy: it uses only
 `random.Random.random`, the one method that guarantees the same sequence for a seed in all versions
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 class Chance:
-    """A random number generator with the same results for a seed in all versions of Python."""
+    """A random number generator; its numbers depend only on the seed, not on the Python version."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
@@ -57,7 +57,7 @@ class Chance:
             if at < weight:
                 return value
             at -= weight
-        raise ValueError("there is nothing to pick from")
+        raise ValueError("there are no values to choose from")
 
     def happens(self, percent: int) -> bool:
         """Return True with a probability of `percent` percent."""
@@ -78,10 +78,10 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Impossible:
-    """A cluster of racks with one gang that cannot start, and other gangs that can start."""
+    """The expected reason code of the gang that cannot start, keyed by the gang's key."""
 
     # Why the gang cannot start: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
-    # or `pairs`; see `instances/README.md`.
+    # or `pairs`. The cases are explained in `instances/README.md`.
     case: str
     nodes: int  # Number of nodes with 8 GPUs; a rack has four nodes.
 
@@ -154,13 +154,14 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each; their total demand exceeds the capacity.
+    """Gangs whose pods request one GPU share each, and more GPU memory in total than there is.
 
-    A GPU share must fit on one GPU. For example, a request for half a GPU does not fit on two GPUs
-    that are three quarters full.
+    A GPU share must fit on one GPU. For example, a request for half a GPU fits on neither of two
+    GPUs that are three quarters full.
     """
 
-    # Number of nodes, and number of GPUs per node. Up to ten pods share a GPU with 16 GiB.
+    # Number of nodes, and number of GPUs per node. A GPU has 16 GiB, and up to ten pods may share
+    # it.
     nodes: int
     cards: int
     percent: int = 120  # Demand for GPU memory, in percent of the capacity.
@@ -232,7 +233,7 @@ def share(gpus: int, cpus_per_gpu: int) -> Amounts:
 
 @dataclass(frozen=True)
 class HomogeneousGangs:
-    """Empty equal nodes, and gangs that request more GPUs than there are.
+    """Empty equal nodes, and gangs that together request more GPUs than the nodes have.
 
     Tasks request 1, 2, 4 or 8 GPUs.
     """
@@ -249,10 +250,10 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes that are partly used by another scheduler's pods; tasks differ in CPUs per GPU."""
+    """Nodes that another scheduler's pods use in part, and tasks that differ in CPUs per GPU."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # How many of the ratios 4, 8 and 12 CPUs per GPU occur.
+    ratios: int = 3  # Number of CPU-to-GPU ratios to use: the first ones of 4, 8 and 12.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -308,7 +309,7 @@ class UnlikeTasks:
 
 
 def _draw_roles(chance: Chance, framework: str) -> list[Role]:
-    """Draw the roles of a gang like those that the MPI, TensorFlow or Ray operator creates."""
+    """Draw the roles of a gang, as the MPI, TensorFlow or Ray operator would create them."""
     if framework == "mpi":
         each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
         return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]

@@ -43,7 +43,7 @@ def with_table(page: str, entries: Iterable[Entry]) -> str:
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the page has no marks for the table: {BEGIN} and {END}")
+        raise ValueError(f"the page lacks a marker of the table: {BEGIN} or {END}")
     lines = ["| instance | model | level | value | bound | gap |", "|---|---|---|---:|---:|---:|"]
     for entry in entries:
         named = f"{entry.title}{'' if entry.is_stored else ' *'}"
@@ -80,12 +80,12 @@ SCHEMA: Final[Schema] = record(
             family=text("Name of the family, which is also the folder."),
             name=text("File name without the extension."),
             seed=count("Seed of the random generator."),
-            parameters=mapping("Parameters of the family, by name.", {}),
+            parameters=mapping("Parameters of the family, keyed by name.", {}),
             licence=text("Licence of the file.", enum=[LICENCE]),
             sha256=text("SHA-256 digest of the file, in hexadecimal.", pattern="^[0-9a-f]{64}$"),
             bytes=count("Length of the file."),
-            stored=boolean("Whether the file is stored; others are generated when needed."),
-            pending=mapping("Expected reason codes of waiting gangs, by key.", _TEXTS),
+            stored=boolean("Whether the file is stored; if not, it is generated when needed."),
+            pending=mapping("Expected reason codes of waiting gangs, keyed by gang.", _TEXTS),
             best=listing(
                 "The best known plan of each model.",
                 record(
@@ -105,12 +105,12 @@ SCHEMA: Final[Schema] = record(
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best known plan of an instance under a model."""
+    """The best known plan for an instance under a model."""
 
     model: str
     plan: str  # Path of the plan file, relative to the family's folder.
     engine: str  # Engine (solver) that found the plan.
-    found: Mapping[str, str]  # Versions and limits with which the plan was found.
+    found: Mapping[str, str]  # Solver versions and limits with which the plan was found.
     levels: tuple[LevelResult, ...]  # Objective levels with their best known bounds.
 
 
@@ -152,16 +152,17 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} is beyond the bound {bound}"
     if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
         yield f"{level.name}: {value} with bound {bound} is not {level.status}"
-    # A bound on the number of victims holds for all plans; it may be weak if several gangs preempt.
+    # A bound on the number of victims holds for all plans, so it may be weak if several gangs
+    # preempt.
     if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
-        yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
+        yield f"{level.name}: {value} with bound {bound} has a gap of {gap:.2%}; 1 % is allowed"
 
 
 # --- writing the catalogue -----------------------------------------------------------------------
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
-    """Format a catalogue file, with one line per objective level."""
+    """Format a catalogue file, in which each objective level is one line."""
     lines = [
         "# Instances with the best known plan of each; see docs/instances.md.",
         "# Written by `make instances` and `make instances-update`. Apache-2.0.",
@@ -227,7 +228,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
 
 
 def _read_entry(fields: Fields) -> Entry:
-    """Parse a catalogue entry; errors are added to the error list of `fields`."""
+    """Parse a catalogue entry, and add its errors to the error list of `fields`."""
     parameters: dict[str, Any] = fields.mapping("parameters")
     recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
     fields.text("licence")
@@ -256,19 +257,19 @@ def _read_entry(fields: Fields) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Used instead of a model name for vector bin packing instances, which have no model."""
+"""Stands for the model of vector bin packing instances, which have none."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"
 _QUEUES, _TOPOLOGY = "capacity-hierarchical", "topology-first"
 
 MOST_BYTES: Final = 60_000
-"""Maximum size in bytes of stored instance files; larger files are generated when needed."""
+"""Maximum size in bytes of stored instance files; larger ones are generated when needed."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A shipped instance and the models that solve it."""
+    """A shipped instance, and the models under which it is solved."""
 
     recipe: Recipe
     models: tuple[str, ...]

@@ -53,8 +53,8 @@ RACK, SPINE = 1, 2
 class RacksAndSpines:
     """HyperNodes in two tiers (racks and spines), with some partly allocated nodes.
 
-    Among gangs with several pods, some must run within one rack, some within one spine, and some
-    prefer one rack. Other gangs have no network constraint.
+    Of the gangs with several pods, some must run within one rack, some within one spine, and some
+    prefer one rack. All other gangs have no network constraint.
     """
 
     # Number of spines, of racks per spine, and of nodes with 8 GPUs per rack.
@@ -98,13 +98,13 @@ class RacksAndSpines:
 
 @dataclass(frozen=True)
 class FullCluster:
-    """Nodes full of running gangs, and waiting gangs that may preempt or reclaim their capacity.
+    """Nodes full of running gangs, and waiting gangs that may preempt or reclaim capacity.
 
     With one queue, waiting gangs have a higher priority than running gangs. With several queues,
-    the gangs in the first queue wait for its deserved capacity, while the other queues use the
-    entire cluster. A running gang has 1, 2 or 4 tasks on one node. The `minMember` of half of the
-    running gangs is the number of their tasks: such a gang can only be evicted as a whole. The
-    `minMember` of the other running gangs is 1.
+    the waiting gangs belong to the first queue and request its deserved capacity, while the other
+    queues use the entire cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the
+    running gangs have a `minMember` equal to their number of tasks, so they can only be evicted as
+    a whole. The other running gangs have a `minMember` of 1.
     """
 
     nodes: int  # Number of nodes with 8 GPUs.
@@ -148,9 +148,9 @@ class FullCluster:
 class TreeOfQueues:
     """Parent queues that share a cluster, and child queues that share the GPUs of their parent.
 
-    The deserved GPUs of the parent queues add up to all GPUs in the cluster. A queue's capability
-    is 1.5 times its deserved GPUs, and its guarantee a quarter of them. Demand differs between
-    queues; some queues demand less than their deserved GPUs.
+    The deserved GPUs of the parent queues add up to all GPUs in the cluster. The capability of a
+    queue is 1.5 times its deserved GPUs, and its guarantee is a quarter of them. Demand differs
+    between queues; some queues demand less than their deserved GPUs.
     """
 
     nodes: int  # Number of nodes with 8 GPUs.
@@ -181,7 +181,7 @@ class TreeOfQueues:
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:
-    """Return `number` descending integers that add up to `whole` and differ by at most 1."""
+    """Return `number` integers that sum to `whole` and differ by at most 1, the largest first."""
     return [whole // number + (i < whole % number) for i in range(number)]
 
 
@@ -219,13 +219,13 @@ class VectorItems:
 
 @dataclass(frozen=True)
 class CutBins:
-    """Items that are cut at random from bins with capacity 1 000 in each dimension, without waste.
+    """Items that are cut at random, without waste, from bins of capacity 1 000 in each dimension.
 
-    The items exactly fill the bins from which they were cut. The number of these bins is therefore
+    The items exactly fill the bins from which they were cut, so the number of these bins is
     optimal.
     """
 
-    # Number of bins that are cut, and number of items per bin.
+    # Number of bins to cut, and number of items per bin.
     bins: int
     pieces: int
     dimensions: int = 2  # Number of dimensions (resources).
@@ -277,7 +277,7 @@ class Recipe:
     family: str
     name: str  # Path of the file in the family's folder, without the extension.
     seed: int
-    # Parameters of the family, keyed by name; missing parameters have their default values.
+    # Parameters of the family, keyed by name; missing parameters take their default values.
     parameters: Mapping[str, int | str]
 
     @property

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
-    """Yield a message for each GPU share that a plan allocates wrongly.
+    """Yield a message for each wrong GPU share in a plan.
 
-    The check covers pods that request GPU memory and cores (vGPU), not MIG profiles.
+    The check covers pods that request vGPU memory and cores, but not MIG profiles.
     """
     tasks = {task.key: task for gang in snapshot.gangs for task in gang.tasks}
     held: defaultdict[tuple[str, str], list[GpuShare]] = defaultdict(list)
@@ -86,7 +86,7 @@ def packing_of(recipe: Recipe) -> VectorPacking:
 
 @lru_cache(maxsize=16)
 def model_of(name: str, folder: Path) -> Policy:
-    """Load a built-in model by name, or a model from a file in the instance folder."""
+    """Load a built-in model by name, or a model file in the instance folder by path."""
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
@@ -94,7 +94,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """Return the catalogue entry for an instance; keep the known plans if it is unchanged."""
+    """Return the catalogue entry for an instance, with its known plans if it is unchanged."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -120,7 +120,7 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
 
 @dataclass(frozen=True)
 class Proof:
-    """The level values of a plan, and the violations that were found in it."""
+    """The level values of a plan, and its violations."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()
@@ -159,15 +159,15 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
     yield from proof.problems
     recorded = tuple((level.name, level.value) for level in best.levels)
     if not proof.problems and _without_empty_loans(proof.values) != _without_empty_loans(recorded):
-        yield f"the plan is worth {proof.values}, not {recorded}"
+        yield f"the level values of the plan are {proof.values}, not {recorded}"
     for level in best.levels:
         yield from wrong_with_level(level)
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return level values without zero values of loan levels, which a plan may omit.
+    """Omit loan levels whose value is zero, because a plan may omit them.
 
-    A loan level values placements above the fair share of a queue.
+    A loan level counts what is placed above a queue's fair share.
     """
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
@@ -200,6 +200,6 @@ def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
         listed: Any = json.loads(source)
         bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]
     except (ValueError, TypeError) as e:
-        return Proof((), (f"is not a list of bins of [kind, number]: {e}",))
+        return Proof((), (f"is not a list of bins, which are lists of [item type, number]: {e}",))
     problems = wrong_with_bins(packing_of(entry.recipe), bins)
     return Proof((("bins", len(bins)),), tuple(problems))

@@ -37,13 +37,13 @@ def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -
 
 
 def queue(name: str, **spec: object) -> Manifest:
-    """Return a Queue with the given spec fields; fields that are None are omitted."""
+    """Return a Queue with the given spec fields; fields with the value None are omitted."""
     kept = {field: value for field, value in spec.items() if value is not None}
     return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
 
 
 def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
-    """Return a HyperNode; members are nodes at tier 1 and HyperNodes at higher tiers."""
+    """Return a HyperNode; its members are nodes at tier 1 and HyperNodes at higher tiers."""
     kind = "Node" if tier == 1 else "HyperNode"
     listed = [{"type": kind, "selector": {"exactMatch": {"name": each}}} for each in members]
     return {
@@ -55,7 +55,7 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """A group of equal pods in a gang: their number, request and other settings."""
+    """A group of equal pods in a gang, with their number, request and other settings."""
 
     number: int
     request: Amounts
@@ -69,8 +69,8 @@ class Order(NamedTuple):
     """Settings of a PodGroup."""
 
     queue: str = "default"
-    least: int | None = None  # `minMember`, or None for all pods.
-    priority_class: str = ""  # Name of the PriorityClass, or empty.
+    least: int | None = None  # `minMember`; None stands for the number of pods.
+    priority_class: str = ""  # Name of the PriorityClass; may be empty.
     more: Mapping[str, Any] = {}  # Additional PodGroup spec fields.
 
 
@@ -117,7 +117,7 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
 def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
     """Yield gangs until their total demand reaches `amount`.
 
-    `draw` returns the demand, role and order of the next gang.
+    `draw` returns the demand, the `Role` and the `Order` of the next gang.
     """
     number = 0
     while amount > 0:
@@ -143,7 +143,7 @@ def foreign_pod(name: str, request: Amounts, at: str) -> Manifest:
 
 
 def text_of(objects: Iterable[Manifest], remark: str) -> str:
-    """Return the objects as a YAML List with one object per line, after a comment with `remark`."""
+    """Return `remark` as a YAML comment, then the objects as a List with one object per line."""
     lines = [
         *(f"# {line}" for line in remark.splitlines()),
         "apiVersion: v1",

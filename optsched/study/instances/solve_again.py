@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solving:
-    """How to solve instances: the solver process, time limits and the instance folder."""
+    """How instances are solved: the solver process, time limits and the instance folder."""
 
     worker: WorkerProcess
-    seconds: float  # Wall-clock limit; if `clock` is None, deterministic limit per objective level.
-    # Clock for the wall-clock limit. If it is None, the solver uses one worker and its solutions
-    # are reproducible.
+    seconds: float  # Wall-clock limit, or deterministic limit per level if `clock` is None.
+    # Clock for the wall-clock limit. If `clock` is None, the solver uses one worker, and its
+    # solutions are reproducible.
     clock: Clock | None
     folder: Path  # Folder of all instances and their models.
 
@@ -67,7 +67,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
         number = len(last.bins)
         status = LevelStatus.OPTIMAL if number == last.bound else LevelStatus.FEASIBLE
         level = LevelResult("bins", "bins", Sense.MIN, number, last.bound, status)
-        # Write one bin per line, as a list of [kind, number] pairs.
+        # Write one bin per line, as a list of [item type, number] pairs.
         lines = (json.dumps([list(pair) for pair in each]) for each in last.bins)
         return Found((level,), last.found_by, "[\n" + ",\n".join(lines) + "\n]\n")
     if solving.clock is None:
@@ -80,7 +80,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     levels = tuple(
         r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)
     )
-    # Omit the reasons why gangs are pending: they can be recomputed.
+    # Omit the reasons why gangs are pending, because they can be recomputed.
     document = replace(plan_document(plan), pending={}, pending_pods={})
     text = json.dumps(encode_plan(document), separators=(",", ":"), sort_keys=True)
     return Found(levels, plan.certificate.engine, f"{text}\n")
@@ -98,7 +98,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Yield a remark if a new solution is invalid, or better than the best known plan."""
+    """Yield a message if a new solution is invalid, or better than the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)
@@ -114,8 +114,8 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
         yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # A bound on a victim level depends on earlier decisions, because victims are selected in a
-        # separate solve for each preempting gang.
+        # A bound on a victim level depends on earlier decisions, because each preempting gang's
+        # victims are selected in a separate solve.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -128,7 +128,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
 def merge_best(
     known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
 ) -> Best:
-    """Return the better of the known and the new solution; if they are equal, merge the bounds."""
+    """Return the better of the known and the new solution; merge the bounds of equal solutions."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:
         return known

@@ -170,8 +170,7 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns for the remaining items; those used at least once come
-        first.
+        """Return columns that the remaining items allow, those used at least once first.
 
         Parameters
         ----------

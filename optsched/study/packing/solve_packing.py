@@ -92,7 +92,9 @@ def solve_packing(
     """
     for kind in problem.kinds:
         if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):
-            raise ValueError(f"{problem.name}: an item of {kind.sizes} fits into no empty bin")
+            raise ValueError(
+                f"{problem.name}: an item of {kind.sizes} does not fit into an empty bin"
+            )
     search = _Search(problem, clock, clock() + seconds, np.random.default_rng(seed), report)
     stopped = search.run()
     return search.result(stopped)

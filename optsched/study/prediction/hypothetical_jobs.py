@@ -1,6 +1,6 @@
-"""Predict when hypothetical jobs would start, by running a session on a cluster with these jobs.
+"""Predict when hypothetical jobs would start, by running a session on a cluster with the jobs.
 
-Another session runs on the cluster without the jobs, to find which other gangs they affect.
+A second session, on the cluster without the jobs, shows which other gangs they affect.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class Start(StrEnum):
     """When a gang would start.
 
-    - NOW: in this session.
-    - SOON: after terminating pods and victims have released their resources.
-    - LATER: only in a later session.
+    - NOW: the gang starts in this session.
+    - SOON: the gang starts after terminating pods and victims have released their resources.
+    - LATER: the gang starts in a later session at the earliest.
     - NEVER: the gang does not fit on the current nodes.
     """
 
@@ -64,8 +64,9 @@ class Prediction:
     num_pods: int  # Number of pods in the gang.
     places: Mapping[str, str]  # The node of each pod that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # Why pods of the gang are pending; None if no pod is.
-    # Expected start of a pending gang, from the known end times of running pods; None if unknown.
+    reason: Reason | None = None  # Why pods of the gang are pending; None if none are.
+    # Expected start of a pending gang, computed from the known end times of running pods; None if
+    # it is unknown.
     expected: CapacityReservation | None = None
 
 
@@ -75,19 +76,20 @@ class Predictions:
 
     taken_ms: int  # Time of the snapshot.
     added: tuple[Prediction, ...]
-    # Other gangs that start now only without the added objects (`starts_no_more`) or only with them
-    # (`starts_too`).
+    # `starts_no_more` are other gangs that would start now without the added objects, but not with
+    # them. `starts_too` are other gangs that would start now only with the added objects.
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
-    problems: tuple[ObjectProblem, ...] = ()  # Problems with the cluster's and the added objects.
+    problems: tuple[ObjectProblem, ...] = ()  # Problems with the decoded objects.
 
 
 @dataclass(frozen=True)
 class Added:
     """The hypothetical objects that are added to the cluster."""
 
-    # The pods and PodGroups must not exist in the cluster. Other objects may replace existing ones.
+    # Pods and PodGroups here must not exist in the cluster. Objects of other kinds may replace
+    # existing objects.
     objects: Sequence[Manifest]
     # Pods that a controller creates after an added PodGroup is enqueued, keyed by PodGroup.
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
@@ -123,7 +125,7 @@ def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSetti
 
 
 class _Predictor:
-    """One prediction: merges the added objects into the cluster and runs sessions on the result."""
+    """Adds the objects to the cluster and runs sessions on the result, for one prediction."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, settings: PredictionSettings, now_ms: int
@@ -149,8 +151,8 @@ class _Predictor:
     def predict_starts(self, before: Snapshot) -> Predictions:
         """Return the predictions; `before` is the snapshot without the added objects."""
         base = run_session(before, self._settings.policy, self._settings.context).plan
-        # Gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
-        # them.
+        # The gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
+        # gangs that are not enqueued.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -202,7 +204,7 @@ class _Predictor:
     def _predict_gang(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Prediction:
-        """Derive the prediction for a gang from a plan's actions and pending reasons."""
+        """Derive a gang's prediction from a plan's actions and pending reasons."""
         bound, kept = _nodes_of(plan, gang, Allocate), _nodes_of(plan, gang, Nominate)
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
@@ -220,7 +222,7 @@ class _Predictor:
         )
 
     def _add_expected_starts(self, found: Sequence[Prediction], plan: Plan) -> Iterator[Prediction]:
-        """Yield the predictions; add the expected start if the gang is pending after the plan."""
+        """Yield the predictions, with the expected start of gangs that the plan does not start."""
         waiting = {prediction.gang for prediction in found if prediction.start is Start.LATER}
         if not waiting:
             yield from found
@@ -250,8 +252,9 @@ class _Predictor:
         """Change the prediction to `NEVER` if the gang cannot start on an empty cluster.
 
         The empty cluster still contains the pods of other schedulers. If the gang could start
-        without them, the prediction stays `LATER`, and the reason names these pods. DaemonSet pods
-        and static pods are never removed, because their nodes would run them again.
+        without the other schedulers' pods, the prediction stays `LATER`, and the reason names these
+        pods. DaemonSet pods and static pods are never removed, because they would be recreated on
+        their nodes.
         """
         if prediction.start is not Start.LATER or prediction.expected is not None:
             return prediction
@@ -306,12 +309,12 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 
 
 def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
-    """Return the node of each pod of a gang that the plan binds or nominates, as `kind` states."""
+    """Return the node of each pod of a gang for which the plan has an action of type `kind`."""
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
 
 
 def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Return the keys of the gangs of which the plan binds pods."""
+    """Return the keys of the gangs with at least one pod that the plan binds."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}

@@ -57,15 +57,15 @@ class Standing:
 
     gang: str
     queue: str
-    # Position in the queue; the next session considers the gang at position 1 first.
+    # Position in the queue, from 1; the next session considers position 1 first.
     position: int
-    num_waiting: int  # Number of pending gangs in the queue, including this gang.
-    ahead: tuple[str, ...]  # Keys of the gangs ahead of this gang, in queue order.
+    num_waiting: int  # Number of pending gangs in the queue, this gang included.
+    ahead: tuple[str, ...]  # Keys of the gangs with lower positions, in queue order.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The waiting state of a gang; `standing` is None if the gang has no pending pod."""
+    """When a gang began to wait, and its queue position; None if the gang has no pending pod."""
 
     since_ms: int
     now_ms: int
@@ -90,8 +90,8 @@ def waiting(
     key
         Key of the gang.
     pods
-        Pods that a controller will create after the gang is enqueued. Their total requests are the
-        gang's demand.
+        Pods that a controller will create after the gang is enqueued. The total request of these
+        pods is the gang's demand.
     settings
         The policy and the decoding options.
 
@@ -103,7 +103,7 @@ def waiting(
     standing = _queue_positions(snapshot, settings.policy).get(key)
     reservation = None
     if standing is not None:
-        # Predict the start as if all pods of the gang had been created.
+        # Predict the start as if the controller had created all pods of the gang.
         names = {key_of(pod) for pod in pods}
         existing = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
         created: list[Manifest] = [

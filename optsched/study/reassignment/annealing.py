@@ -1,8 +1,8 @@
-"""Simulated annealing: each step adds random noise to the costs of many moves and selects the best.
+"""Simulated annealing: each step adds noise to the costs of many moves and selects the cheapest.
 
-A process moves to a machine with the heat-bath probability, proportional to exp(−delta /
-temperature), where delta is the cost change. The machine that minimizes delta minus temperature
-times Gumbel noise has exactly this distribution.
+A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
+temperature); delta is the cost change. To draw from this distribution, select the machine that
+minimizes delta minus temperature times Gumbel noise.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Number of best swap partners per process for which capacity is checked."""
+"""Capacity is checked for this number of the best swap partners of each process."""
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
-"""First and last temperature as multiples of the mean cost change of a shift.
+"""First and last temperature, as multiples of the mean cost change of a shift.
 
-If a few processes request most of a resource, reheating saves much cost. At moderate temperatures,
+Reheating saves much cost if a few processes request most of a resource. At moderate temperatures,
 large processes can still swap machines, and small processes then rearrange around them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Which moves one annealing step considers; no style is best for all instances."""
+    """The moves that one annealing step considers; no style is best for all instances."""
 
-    large: float  # Fraction of drawn processes whose probability is proportional to their demand.
-    # `swapped` is the number of processes to swap, `against` the number of candidate partners.
+    large: float  # Fraction of processes drawn with probability proportional to demand.
+    # Number of processes to swap, and number of candidate partners for them.
     swapped: int
     against: int
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The two styles; the second is better if a few processes request most of a resource."""
+"""The two styles; the second one is better if a few processes request most of a resource."""
 
 
 class Annealing:
@@ -67,7 +67,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply the selected ones."""
+        """Evaluate thousands of shifts and swaps, and apply those that the noisy costs select."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -85,7 +85,7 @@ class Annealing:
             self.best = self.state.machine_of.copy()
 
     def _swap(self, temperature: float) -> None:
-        """Evaluate swaps of a few processes with many others, and apply the selected swaps."""
+        """Evaluate swaps of a few processes with many others, and apply those that are selected."""
         state, processes = self.state, self._draw_processes(self._style.swapped)
         start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
         others = self._order[start : start + self._style.against]
@@ -105,7 +105,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
+        """Return distinct random processes, a fraction `Style.large` in proportion to size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -126,8 +126,9 @@ def temperature_schedule(
 ) -> Callable[[float], float]:
     """Return the temperature as a function of the elapsed fraction of the time.
 
-    `limits` are the first and the last temperature, such as `COOLING`. Their unit is the mean
-    absolute cost change of sampled shifts of the initial assignment.
+    `limits` are the first and the last temperature, such as `COOLING`. The temperatures are
+    multiples of the mean absolute cost change of sampled shifts, starting from the initial
+    assignment.
     """
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))

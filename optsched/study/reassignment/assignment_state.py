@@ -33,17 +33,18 @@ class Instance:
     """A machine reassignment instance as arrays.
 
     On each machine m, cost term c is `weight[c] · max(0, Σ demand[c, processes on m] − spare[c,
-    m])`. For the load cost of a resource, the spare amount is the safety capacity. For a balance
-    cost, the demand may be negative.
+    m])`. In the load cost of a resource, `spare` is the safety capacity. In a balance cost, the
+    demand of a process may be negative.
     """
 
-    # Requests (R, P) of each process; `lasting` is zero for transient resources.
+    # Request (R, P) of each process; `lasting` is the request without transient resources.
     request: F64
     lasting: F64
-    # Capacity (R, M) minus the transient requests of all processes that initially run on the
-    # machine. These processes occupy transient resources of the machine even after they move away.
+    # Capacity (R, M) minus the transient requests of all processes that initially run on each
+    # machine. Processes occupy transient resources of their initial machine even after they have
+    # moved away.
     capacity: F64
-    # Demand (C, P), spare amounts (C, M) and weights (C,) of the cost terms.
+    # Demand (C, P), spare amount (C, M) and weight (C,) of each cost term.
     demand: F64
     spare: F64
     weight: F64
@@ -51,15 +52,16 @@ class Instance:
     # Service and initial machine (P,) of each process.
     service: I64
     initial: I64
-    # Index (M,) of the location and of the neighbourhood of each machine.
+    # Location index and neighbourhood index (M,) of each machine.
     location: I64
     neighbourhood: I64
     min_locations: I64  # Minimum number (S,) of locations in which each service must run.
-    # For each service, the services on which it depends, and the services that depend on it; both
-    # sorted.
+    # For each service, the sorted services on which it depends, and the sorted services that depend
+    # on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    # Weight of the maximum, over services, of the number of moved processes of a service.
+    # Weight of the service move cost, which is the largest number of moved processes of any
+    # service.
     service_weight: float
 
     def __post_init__(self) -> None:
@@ -87,7 +89,7 @@ class Instance:
         own = np.array([p.move_cost for p in problem.processes], np.float64)[:, None]
         move_cost = problem.machine_weight * between + problem.process_weight * own
         move_cost[np.arange(len(initial)), initial] = 0
-        # Pairs (service, service on which it depends).
+        # Pairs of a service and a service on which it depends.
         pairs = [
             (s, d)
             for s, service in enumerate(problem.services)
@@ -120,7 +122,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Flag (S,): the service has dependencies or dependents, or must span several locations."""
+        """Whether (S,) each service has dependencies or dependents, or must span locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -136,9 +138,9 @@ class Instance:
 
 
 def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return the demands, spare amounts and weights of the cost terms with a positive weight.
+    """Return demand, spare amounts and weights of the cost terms whose weight is positive.
 
-    If no weight is positive, the first term is returned.
+    If no weight is positive, return the first cost term.
     """
     safety = np.array([m.safety for m in problem.machines], np.float64).T
     capacity = np.array([m.capacity for m in problem.machines], np.float64).T
@@ -155,12 +157,12 @@ def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
 
 
 def _numbered(names: Sequence[int]) -> I64:
-    """Replace each name by its index in the sorted list of distinct names."""
+    """Replace each number by its index in the sorted list of distinct numbers."""
     return np.unique(np.array(names, np.int64), return_inverse=True)[1].astype(np.int64)
 
 
 def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, ...]:
-    """Return for each of `number` services the sorted services with which it forms a pair."""
+    """Return for each of `number` services the sorted second elements of its pairs."""
     found: list[set[int]] = [set() for _ in range(number)]
     for service, other in pairs:
         found[service].add(other)
@@ -168,14 +170,14 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number of moved processes of each service, `number` (S,), and its maximum `most`."""
+    """The number (S,) of moved processes of each service; `most` is the maximum."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
         self._services_with = np.bincount(number, minlength=num_processes + 2)
 
     def change(self, service: int, by: int) -> None:
-        """Add `by`, which is 1 or −1, to the number of moved processes of a service."""
+        """Add `by` (1 or −1) to the number of moved processes of a service."""
         now = int(self.number[service]) + by
         self._services_with[now - by] -= 1
         self._services_with[now] += 1
@@ -184,7 +186,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) over all services but one, which has `moved` (K,) processes."""
+        """Return the maximum (K,) over all services except one with `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -195,8 +197,8 @@ class AssignmentState:
     """A feasible assignment, with its cost and the cost changes of moves.
 
     `machine_of` (P,) is the machine of each process. `cost` is the total cost. `excess` (C, M) is
-    the demand minus the spare amount of each cost term. `slack` (R, M) is the idle capacity.
-    `term_cost` (M,) is the sum of the cost terms on each machine.
+    each machine's demand minus its spare amount, for each cost term. `slack` (R, M) is the idle
+    capacity. `term_cost` (M,) is the sum of the cost terms on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:
@@ -242,7 +244,7 @@ class AssignmentState:
         away -= self.term_cost[current] + move_cost[rows, current]
         delta += away[:, None]
         delta += move_cost
-        # A shift may also change the maximum number of moved processes per service, and thus the
+        # A shift may also change the largest number of moved processes of any service, and thus the
         # service move cost.
         initial, moved = (
             instance.initial[processes],
@@ -259,7 +261,7 @@ class AssignmentState:
         return delta
 
     def _may_shift(self, processes: I64, current: I64) -> Bool:
-        """Return a flag (K, M): the process may move from `current` (K,) to the machine."""
+        """Return whether (K, M) each process may move from `current` (K,) to each machine."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])
@@ -284,8 +286,8 @@ class AssignmentState:
     def swaps(self, processes: I64, others: I64) -> F64:
         """Return the cost change (K, Q) of swapping each of K `processes` with each of Q `others`.
 
-        The change excludes the service move cost. It is meaningless for two processes on the same
-        machine.
+        The change excludes the service move cost. For two processes on the same machine, the change
+        is meaningless.
         """
         instance = self.instance
         machines, other_machines = self.machine_of[processes], self.machine_of[others]
@@ -305,16 +307,16 @@ class AssignmentState:
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
-        """Return the positive excess summed over weighted cost terms; `excess` is overwritten."""
+        """Return the weighted sum of positive excess over the cost terms; overwrites `excess`."""
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Return whether each process may swap with the process in `others` at the same index.
+        """Return whether each process may swap machines with the process at its index in `others`.
 
-        Only the capacity is checked, and that no two processes of a service share a machine. `swap`
-        checks the other constraints.
+        Only two constraints are checked: capacity, and that no two processes of a service share a
+        machine. `swap` checks the other constraints.
         """
         machines, other_machines = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, machines))
@@ -329,11 +331,11 @@ class AssignmentState:
         return found
 
     def _released_load(self, processes: I64) -> F64:
-        """Return the idle capacity (R, K) that each process's machine would have without it."""
+        """Return the idle capacity (R, K) of each process's machine if the process is removed."""
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
 
     def _added_load(self, processes: I64, machines: I64) -> F64:
-        """Return the capacity (R, K) that each process would use on the machine at its index."""
+        """Return the capacity (R, K) that each process would use on its machine in `machines`."""
         instance = self.instance
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
@@ -402,7 +404,7 @@ class AssignmentState:
             self.cost += self.instance.service_weight * (self._moved.most - most)
 
     def _move_service(self, p: int, here: int, machine: int) -> None:
-        """Update the counts of the process's service after a move from `here` to `machine`."""
+        """Update the counts of a process's service after its move from `here` to `machine`."""
         instance = self.instance
         s = int(instance.service[p])
         self._on[s, machine] += 1
@@ -428,7 +430,7 @@ class AssignmentState:
 
 
 def sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
-    """Sum the amounts (*, P) of processes per machine; return an array (*, M)."""
+    """Sum `amounts` (*, P) over the processes on each machine; return an array (*, M)."""
     rows = [np.bincount(machine_of, row, num_machines) for row in amounts]
     return np.array(rows, np.float64).reshape(len(amounts), num_machines)
 

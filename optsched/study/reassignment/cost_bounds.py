@@ -1,13 +1,13 @@
 """Lower bounds on the cost of every assignment, from dual prices of demand and of capacity.
 
 Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
-m], where takes is the amount of a resource that the process uses on the machine. Let 0 ≤ a[c, m] ≤
-weight[c] and b ≥ 0. Then every feasible assignment costs at least the sum of what the processes pay
-on their cheapest machines, minus Σ a·spare and Σ b·capacity.
+m], where takes[r, p, m] is the amount of resource r that process p uses on machine m. Let 0 ≤ a[c,
+m] ≤ weight[c] and b ≥ 0. Then every feasible assignment costs at least the total that the processes
+pay on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
-weight times excess" and "use at most the capacity". The challenge's own bound is the special case
-b = 0, where for each resource a is weight or 0 on all machines.
+weight times excess" and "use at most the capacity". The challenge's own bound is the special case b
+= 0, in which the price a of each cost term is either 0 or its weight, on all machines alike.
 
 Prices are integer multiples of a power of two, which makes float64 sums of prices exact.
 """
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
 _LARGEST: Final = 4
-"""Maximum price of capacity, as a multiple of the largest cost term weight."""
+"""Maximum dual price of a capacity constraint, as a multiple of the largest cost term weight."""
 
 _PATIENCE: Final = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Dual prices of demand (C, M) and of capacity (R, M)."""
+    """Dual prices of demand (C, M) and of the capacity constraints (R, M)."""
 
     demand: F64
     capacity: F64
@@ -53,7 +53,7 @@ def usual_prices(instance: Instance) -> Prices:
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
-    """Return the lower bound that the prices prove, rounded up; any prices give a valid bound."""
+    """Return the lower bound that the prices prove, rounded up; every choice of prices is valid."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.capacity).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
@@ -67,7 +67,7 @@ def bound_of(instance: Instance, prices: Prices) -> int:
 def better_prices(
     instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
 ) -> Prices:
-    """Return prices that prove a higher bound, found by subgradient steps with Polyak's step size.
+    """Return prices that prove a higher bound, found by subgradient steps of Polyak's step size.
 
     `cost` is the target value in Polyak's rule.
     """
@@ -101,12 +101,12 @@ def better_prices(
 
 
 def _top(instance: Instance) -> float:
-    """Return the maximum price of capacity."""
+    """Return the maximum dual price of a capacity constraint."""
     return float(_LARGEST * instance.weight.max(initial=1))
 
 
 def _possible(instance: Instance) -> Bool:
-    """Return a flag (P, M): the process alone fits on the machine."""
+    """Return whether (P, M) each process fits on each machine if it runs there alone."""
     is_within = instance.request[:, :, None] <= instance.capacity[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True
@@ -114,7 +114,7 @@ def _possible(instance: Instance) -> Bool:
 
 
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
-    """Return the lower bound that prices prove, and each process's cheapest machine (P,)."""
+    """Return the lower bound that the prices prove, and each process's cheapest machine (P,)."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
     pays += instance.request.T @ prices.capacity
     rows, home = np.arange(instance.num_processes), instance.initial

@@ -1,4 +1,4 @@
-"""A CP-SAT model that reassigns some processes to some machines; all others are fixed."""
+"""A CP-SAT model that reassigns some processes to some machines; all other processes are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """Solver settings: wall-clock limit in seconds or None, deterministic limit, random seed."""
+    """Solver settings: wall-clock limit in seconds or None, deterministic limit, and seed."""
 
     seconds: float | None
     effort: float
@@ -27,9 +27,9 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class ReassignmentSolution:
-    """The machine (P,) of each process, whether it is proved optimal, and the time it took.
+    """The machine (P,) of each process, whether that is proved optimal, and the solve time.
 
-    `effort` is in CP-SAT deterministic time.
+    The solve time `effort` is in CP-SAT deterministic time.
     """
 
     machine_of: I64
@@ -40,10 +40,10 @@ class ReassignmentSolution:
 def reassign(
     instance: Instance, machine_of: I64, free: I64, machines: I64, spending: Spending
 ) -> ReassignmentSolution | None:
-    """Return the best assignment in which only the processes `free` move, among `machines`.
+    """Return the best assignment in which only the processes `free` move, and only to `machines`.
 
-    In the feasible assignment `machine_of` (P,), all processes in `free` run on `machines`. Returns
-    None if the solver finds no solution within its limits.
+    The assignment `machine_of` (P,) must be feasible, with all processes in `free` on `machines`.
+    Returns None if the solver finds no solution within its limits.
     """
     model = _Model(instance, machine_of, free, machines)
     solver = cp_model.CpSolver()
@@ -115,7 +115,7 @@ class _Model:
         return np.asarray(amounts, np.int64)
 
     def _add_assignment(self) -> None:
-        """Assign each free process to one machine, within the capacity not used by fixed ones."""
+        """Assign each free process to one machine, within the capacity left by fixed processes."""
         instance, model = self._instance, self.model
         idle: dict[int, I64] = {}
         for m in self._machines:
@@ -145,10 +145,10 @@ class _Model:
         return [p for p in self._here.tolist() if self._machine_of[p] == machine]
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Return the groups with a fixed process of a service, and literals for the other groups.
+        """Return the groups with a fixed process of a service, and literals for all other groups.
 
-        A group is a location or a neighbourhood; `group_of` (M,) is the group of each machine. Each
-        literal of a group is true if a certain process of the service moves to the group.
+        A group is a location or a neighbourhood; `group_of` (M,) is the group of each machine. For
+        each group, the literals are true if a free process of the service moves into the group.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]
@@ -162,7 +162,7 @@ class _Model:
         return fixed_groups, entering
 
     def _add_dependencies(self) -> None:
-        """Require a service's dependencies in each neighbourhood in which the service runs."""
+        """Require a service's dependencies in each neighbourhood where the service runs."""
         instance, around = self._instance, self._instance.neighbourhood
         for service in self._by_service:
             fixed_groups, entering = self._groups(service, around)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
     Chosen: TypeAlias = "tuple[I64, I64] | None"
-    """The machines of a neighbourhood, and the processes that may move."""
+    """The machines of a neighbourhood, and the processes that may move in it."""
 
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
@@ -23,27 +23,27 @@ _EFFORT: Final = 0.5
 """CP-SAT's deterministic time limit for one neighbourhood; one unit is about a second."""
 
 _QUICK: Final = 0.3
-"""A neighbourhood is easy if CP-SAT proves optimality within this fraction of `_EFFORT`."""
+"""A neighbourhood is easy if CP-SAT proves optimality within this fraction of its time limit."""
 
 _DEAR: Final = 12
 """Maximum number of processes that may move from a costly machine."""
 
 _ANYONE: Final = 0.3
-"""Fraction of the mean spare amount that is added to each machine's weight when drawing."""
+"""Added to each weight when spare machines are drawn, as a fraction of the mean weight."""
 
 _ANYWAY: Final = 0.15
 """Minimum probability of each neighbourhood type, even of one that has saved no cost."""
 
 _MODEL: Final = 0.05
-"""Time to build a model, in units of CP-SAT's deterministic time."""
+"""Time to build a model, in units of CP-SAT deterministic time."""
 
 
 class _Kind:
     """A neighbourhood type, whose number of machines adapts to what CP-SAT can solve in time.
 
     `width` is the number of machines in the next neighbourhood, before rounding down. `saved` is
-    the cost that neighbourhoods of this type have saved so far. `effort` is the deterministic time
-    that they took.
+    the total cost that neighbourhoods of this type have saved. `effort` is the total deterministic
+    time of these neighbourhoods.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class _Kind:
         self.saved, self.effort = 0.0, _MODEL
 
     def adapt(self, *, was_easy: bool) -> None:
-        """Widen the next neighbourhood of this type if the last was easy, otherwise narrow it."""
+        """Widen the next neighbourhood of this type if the last one was easy, else narrow it."""
         width = self.width * (_WIDER if was_easy else _NARROWER)
         self.width = min(max(width, self._least), self._most)
 
@@ -64,12 +64,12 @@ class Neighbourhoods:
 
     - Random machines, with all their processes.
     - An overloaded machine and machines with spare capacity, with all their processes.
-    - A costly machine with its largest processes, random other machines, and the processes that
-      were moved to these, which may return to their initial machines. With transient resources,
+    - A costly machine with its largest processes, random other machines, and the initial machines
+      of processes that had been moved there; these processes may return. With transient resources,
       large processes can move only if small processes first free capacity on other machines.
 
     `machine_of` (P,) is the best assignment so far. `is_best` is true once a neighbourhood of all
-    processes has proved it optimal.
+    processes has proved that assignment optimal.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -129,7 +129,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _choose_overloaded(self, width: int) -> Chosen:
-        """Choose a machine that exceeds the spare amount of a cost term, and some that do not."""
+        """Choose a machine above the spare amount of a cost term, and machines below it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -144,9 +144,10 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _choose_costly(self, width: int) -> Chosen:
-        """Choose a costly machine, random others, and the initial machines of processes on these.
+        """Choose a costly machine, random others, and the initial machines of moved processes.
 
-        Returns these machines, and the processes that may move.
+        The moved processes are those on the random machines. Returns all chosen machines, and the
+        processes that may move.
         """
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():

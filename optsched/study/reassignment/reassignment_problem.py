@@ -23,17 +23,17 @@ class Resource:
     """A resource of the machines."""
 
     is_transient: bool  # A moved process occupies the resource on its old and new machine.
-    load_weight: int  # Cost of each unit used above a machine's safety capacity.
+    load_weight: int  # Cost per unit of usage above a machine's safety capacity.
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine, with its capacities and the costs of moving processes away from it."""
+    """A machine, with its capacities and the costs of moving a process from it to each machine."""
 
     # Indices of the machine's neighbourhood and location.
     neighbourhood: int
     location: int
-    # Capacity and safety capacity, by resource. Usage above the safety capacity has a cost.
+    # Capacity and safety capacity per resource. Usage above the safety capacity has a cost.
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
     move_cost: tuple[int, ...]  # Cost of moving a process to each target machine.
@@ -59,7 +59,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A balance cost: idle units of `against` should be `target` times the idle units of `of`."""
+    """A balance cost: `target` idle units of `against` are wanted per idle unit of `of`."""
 
     of: int
     against: int
@@ -123,7 +123,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
 
 
 def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
-    """Return the used capacity of each resource on each machine."""
+    """Return how much of each resource is used on each machine."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
         row = used[machine]
@@ -149,7 +149,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
         for r, capacity in enumerate(machine.capacity)
         if used[m][r] > capacity
     ]
-    # Check the service constraints: separate machines, minimum locations, dependencies.
+    # Check the service constraints: separate machines, minimum number of locations, dependencies.
     services = [process.service for process in problem.processes]
     on_machine = Counter(zip(services, machine_of, strict=True))
     wrong += [

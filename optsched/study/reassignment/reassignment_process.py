@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.solve_reassignment import Stage
 
 _OTHER_LOTS: Final = 2**32
-"""Seed offset between stages; it is even because the parity of a seed selects the `Style`."""
+"""Seed offset between stages, which must be even: the parity of a seed selects the `Style`."""
 
 NOT_READY: Final = "the solver process did not start"
 
@@ -45,7 +45,7 @@ class ReassignmentWork:
     start: tuple[int, ...]  # Feasible assignment from which the stage starts.
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Run the stage in the worker process; see `Work`."""
+        """Run the stage in the worker process, as `Work` requires."""
         found = search_reassignment(self.problem, self.effort, self.stage, self.start, report)
         return found.stopped
 
@@ -55,10 +55,10 @@ def reassignments(
 ) -> Iterator[ReassignmentResult]:
     """Yield verified assignments as they improve; the last result states why the search ended.
 
-    Each worker process has a different seed, and each stage starts from the best result of all
-    workers. The result therefore depends on the number of workers, even if `effort` limits steps.
-    `effort` applies to each worker. Its clock must be a function of the standard library. Raises
-    ValueError if `quick_reassignment` rejects the instance.
+    Each worker process has its own seed, and each stage starts from the best result of all workers.
+    The result therefore depends on the number of workers, even if the number of steps is limited.
+    `effort` applies to each worker. The clock of `effort` must be a function of the standard
+    library. Raises ValueError if `quick_reassignment` rejects the instance.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
@@ -121,7 +121,7 @@ class _Race:
                 elif self._accept_improvement(answer):
                     yield replace(self.best, history=tuple(self._history))
         finally:
-            # A listener thread ends when its worker process ends.
+            # A listener thread ends when its worker process exits.
             for worker in workers if self._running else ():
                 if worker.pid is not None:
                     os.kill(worker.pid, signal.SIGKILL)
@@ -134,7 +134,8 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Break ties by the smaller assignment: the order of messages must not affect the result.
+        # On equal cost, keep the smaller assignment, so that the order of messages does not affect
+        # the result.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)

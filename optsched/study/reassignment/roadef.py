@@ -50,7 +50,7 @@ def reassignment_document(
     result
         The costs, the lower bound and the method that found the assignment.
     made
-        The settings that are needed to reproduce the assignment.
+        The settings with which the assignment can be reproduced.
 
     """
     return {
@@ -84,7 +84,9 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
     wrong = wrong_with(found, found.initial)
     if wrong:
-        raise InstanceError(f"{initial}: it is infeasible: {wrong[0]} (1 of {len(wrong)})")
+        raise InstanceError(
+            f"{initial}: the initial assignment is infeasible: {wrong[0]} (1 of {len(wrong)})"
+        )
     return found
 
 
@@ -96,7 +98,7 @@ def initial_file(model: Path) -> Path:
 def parse_reassignment(
     model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
 ) -> Reassignment:
-    """Parse an instance from the contents of both files; feasibility is not checked.
+    """Parse an instance from the contents of the two files, without a check for feasibility.
 
     Raises InstanceError if the content is invalid, as in `read_reassignment`.
     """

@@ -1,8 +1,8 @@
 """Solve machine reassignment by simulated annealing and large neighbourhood search with CP-SAT.
 
 Dual prices prove a lower bound. Simulated annealing by shifts and swaps saves most of the cost, and
-reheating saves more. CP-SAT then reassigns the processes of a few machines jointly, while all other
-processes are fixed.
+a second annealing from a lower temperature saves more. CP-SAT then reassigns the processes of a few
+machines jointly, while all other processes are fixed.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ _BOUND_STEPS: Final = 20
 """Number of price updates that count as one annealing step, if steps are limited."""
 
 _OFTEN: Final = 0.01
-"""Minimum effort between two progress reports of annealing, as a fraction of the total effort."""
+"""Minimum effort between progress reports of annealing, as a fraction of the total effort."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Number of annealing steps that one neighbourhood counts as, if steps are limited."""
+"""Number of annealing steps for which one neighbourhood counts, if steps are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class Effort:
     """The limits of a reassignment search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is given.
-    # Seed of all random numbers; with odd seeds, large processes are drawn more often.
+    seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is set.
+    # Random seed; with odd seeds, large processes are drawn more often.
     seed: int = 0
-    # Limit in annealing steps; other work is converted to steps. With a step limit, the search does
-    # not read a clock, and the same input always gives the same assignment.
+    # Limit in annealing steps; other work counts as a number of steps. With a step limit, the
+    # search does not read a clock, and the same input always gives the same assignment.
     steps: int | None = None
 
 
@@ -93,7 +93,7 @@ class Effort:
 class ReassignmentResult:
     """An assignment, its cost, and a lower bound on the cost."""
 
-    machine_of: tuple[int, ...]  # Machine of each process, as checked by `wrong_with`.
+    machine_of: tuple[int, ...]  # Machine of each process; `wrong_with` finds no error in it.
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
     stopped: str  # The reason why the search ended; empty while the search runs.
@@ -148,7 +148,7 @@ def search_reassignment(
 ) -> ReassignmentResult:
     """Run one stage from the feasible assignment `start`, and return its result.
 
-    The stage may use the entire `effort`.
+    This stage may use up the entire `effort`.
     """
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)
@@ -195,7 +195,7 @@ class _Search:
             self._report(self._build_result(""))
 
     def _spent_seconds(self) -> float:
-        """Return the elapsed time in seconds, or 0 with a step limit."""
+        """Return the elapsed time in seconds, or 0 if steps are limited."""
         return 0.0 if self._effort.steps is not None else self._effort.clock() - self._began
 
     def _spent_share(self) -> float:
@@ -236,7 +236,7 @@ class _Search:
             return self._spent_share() < until
 
         instance = self._instance
-        # The target of the subgradient steps may be any number not far above the optimum.
+        # The subgradient steps may aim at any number not far above the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)

@@ -171,7 +171,7 @@ def stranger(says: bytes | None) -> Iterator[str]:
     ("says", "told"),
     [
         (None, "no response within 1 s"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "the protocol of Dask"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "the Dask protocol"),
     ],
 )
 def test_who_does_not_speak_as_dask_is_told_in_time(

@@ -50,7 +50,7 @@ def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
         ([Placed(4, 1, (0, 1)), Placed(5, 1, (0, 1))], "120 MiB of memory and has 100"),
         ([Placed(2, 0, (1,)), Placed(3, 0, (1,))], "GPU 1 of node 0 allocates 1200"),
         ([Placed(2, 1, (2,))], "GPU 2 of node 1 allocates 600 thousandths and has 0"),
-        ([Placed(4, 0, (0, 1))], "pod 4 may not run on the model of node 0"),
+        ([Placed(4, 0, (0, 1))], "pod 4 may not run on the GPU model of node 0"),
         ([Placed(4, 1, (1,))], "pod 4 requests 2 GPUs and has [1]"),
         ([Placed(4, 1, (1, 1))], "pod 4 requests 2 GPUs and has [1, 1]"),
         ([Placed(2, 0, (0,)), Placed(2, 1, (0,))], "pod 2 is placed 2 times"),

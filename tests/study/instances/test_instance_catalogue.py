@@ -76,7 +76,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         ({"bound": 3, "status": LevelStatus.FEASIBLE}, "4 is beyond the bound 3"),
         ({"bound": 5}, "4 with bound 5 is not OPTIMAL"),
         ({"status": LevelStatus.FEASIBLE}, "4 with bound 4 is not FEASIBLE"),
-        ({"bound": 5, "status": LevelStatus.FEASIBLE}, "is a gap of 25.00%; 1 % is allowed"),
+        ({"bound": 5, "status": LevelStatus.FEASIBLE}, "has a gap of 25.00%; 1 % is allowed"),
         ({"bound": None, "status": LevelStatus.FEASIBLE}, "there is no bound"),
         ({"sense": Sense.MIN, "bound": 5}, "4 is beyond the bound 5"),
     ],

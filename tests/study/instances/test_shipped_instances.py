@@ -172,7 +172,7 @@ def test_a_value_that_the_plan_has_not_is_told(copied):
     best = replace(entry.best[0], levels=(*entry.best[0].levels[:-1], wrong))
     told = list(verify_entry(replace(entry, best=(best,)), folder))
     assert len(told) == 1
-    assert "the plan is worth" in told[0]
+    assert "the level values of the plan are" in told[0]
 
 
 def test_another_reason_is_told(copied):

@@ -209,7 +209,7 @@ def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
 
 def test_an_item_that_fits_nowhere() -> None:
     problem = VectorPacking("x", (8,), (ItemKind((9,), 1), ItemKind((-5,), 1)))
-    with pytest.raises(ValueError, match=r"x: an item of \(9,\) fits into no empty bin"):
+    with pytest.raises(ValueError, match=r"x: an item of \(9,\) does not fit into an empty bin"):
         solve_packing(problem, time.monotonic)
 
 
