@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver, on arrays of node fits and scores per task class."""
+"""Volcano's actions without a solver; each task class has arrays of node fits and scores."""

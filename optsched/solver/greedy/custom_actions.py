@@ -32,14 +32,14 @@ _NO_EVICTIONS = "displaces pods, which has no effect with a solver: the solver s
 
 @dataclass(slots=True)
 class _GangProposal:
-    """The proposal for one gang: the node of each task by task index, and the tasks to evict."""
+    """The proposal for one gang: the node index of each task index, and the tasks to evict."""
 
     node_of: dict[int, int] = field(default_factory=dict)
     victims: list[int] = field(default_factory=list)
 
 
 class CustomActionRunner:
-    """Gives custom actions a view of the session and applies their proposals if allowed."""
+    """Gives custom actions a view of the session, and applies their valid proposals."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CustomActionRunner:
     ) -> None:
         """If `evicting` is None, no task may be evicted.
 
-        `object_to` is called with a message about each invalid proposal.
+        `object_to` receives a message about each invalid proposal.
         """
         self._placing = placing
         self._problem: Problem = placing.problem
@@ -101,7 +101,7 @@ class CustomActionRunner:
     # --- proposals -------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply the proposals of a custom action, gang by gang in order of first proposals."""
+        """Apply the proposals of a custom action by gang, in the order of their first proposals."""
         running = () if self._evicting is None else self._evicting.running.tasks
         victims = {task.key: v for v, task in enumerate(running)}
         reader = _ProposalReader(self._problem, gangs, self._free_tasks, victims)
@@ -202,7 +202,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Add a proposal to those of its gang; return an error message, or "" if it is valid."""
+        """Add a proposal to its gang's proposals; return an error message, or "" if it is valid."""
         if isinstance(proposal, Place):
             if proposal.task not in self._task_by_key:
                 return f"places {proposal.task}, which is not a task in `waiting`"

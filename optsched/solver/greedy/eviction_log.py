@@ -30,12 +30,12 @@ class GangMinimums:
         self._num_evicted: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
+        """Record the eviction of a running task (`sign` 1), or its rollback (`sign` -1)."""
         gang, role = int(self._running.gang_of[victim]), self._running.tasks[victim].role
         self._num_evicted.setdefault(gang, Counter())[role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Return whether a victim's gang would still have its minimum after one more eviction."""
+        """Return whether a victim's gang would keep its minimum without the victim."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)
@@ -44,7 +44,7 @@ class GangMinimums:
     def has_minimum(self, gang: int) -> bool:
         """Return whether a gang has its minimum despite the evictions of this session.
 
-        Gangs without placements in this session are not checked: the result is True.
+        Returns True, without a check, for gangs without placements in this session.
         """
         evicted_by_role = self._num_evicted.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
@@ -55,8 +55,8 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(evicted_by_role)
         if not (found.min_resources and evicted_by_role.total()):
-            # A gang with `minResources` that loses a running task has to restart. Its tasks that
-            # are placed in this session then do not count towards its minimum.
+            # A gang with `minResources` that loses a running task has to restart. Tasks that this
+            # session places for the gang then do not count towards its minimum.
             entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
             for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
                 left[entry.role] += number
@@ -66,7 +66,7 @@ class GangMinimums:
 
 
 class EvictionLog:
-    """The evictions of a session; those for the current gang can be undone.
+    """The evictions of a session; evictions for the current gang can be undone.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class EvictionLog:
         return [b for b in self._covering(v) if self._budgets[b] <= 0]
 
     def evict(self, v: int) -> None:
-        """Evict a running task; `undo` and `keep_running` revert it."""
+        """Evict a running task; `undo` and `keep_running` revert the eviction."""
         self.uncommitted.append(v)
         self._record(v, 1)
 

@@ -1,8 +1,7 @@
 """Gang classes: groups of gangs that differ, for the pipeline, only in age and name.
 
-A result for one gang holds for its whole class until a pod of one of the class's gangs is placed or
-evicted. If a gang failed to start and nothing has changed since, the pipeline skips the other gangs
-of its class.
+A result for one gang holds for its whole class until a pod of the class is placed or evicted. If a
+gang failed to start and nothing has changed since, the pipeline skips the other gangs of its class.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of every gang that has a class of its own."""
+"""The class number of a gang that is the only gang of its class."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Gang annotations that no rule reads to start gangs or select victims."""
+"""Gang annotations that no rule reads to decide which gangs start or which tasks are evicted."""
 
 
 class _Traits(NamedTuple):
@@ -61,8 +60,8 @@ IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 def number_classes(problem: Problem) -> list[int]:
     """Return the class number (G,) of each gang.
 
-    It is `ALONE` for gangs that hold resources or have ready pods, and for gangs that the session
-    cannot place.
+    The class number is `ALONE` for gangs that hold resources or have ready pods, and for gangs that
+    the session cannot place.
     """
     columns, shape_of = problem.gang_columns, problem.shape_of
     is_shared = (shape_of >= 0) & (problem.num_ready == 0) & ~columns.flags(_has_claims)
@@ -96,7 +95,7 @@ def _identity_of(gang: Gang) -> _Identity:
 
 
 class GangClasses:
-    """The gang classes of a session, and the classes of which a gang failed to start.
+    """The gang classes of a session, and the classes in which a gang failed to start.
 
     Attributes
     ----------
@@ -153,16 +152,16 @@ class GangClasses:
         return None
 
     def _failed_classes(self) -> set[int]:
-        """Return the classes of which a gang has failed to start since the last change."""
+        """Return the classes in which a gang has failed to start since the last change."""
         if self._failed_at != self._placing.changes:
             self._failed_at = self._placing.changes
             self._failed.clear()
         return self._failed
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
-        """Call `function` once per class of `gangs` (m,).
+        """Call `function` for one gang of each class among `gangs` (m,).
 
-        Returns the values, and the index (m,) of each gang's value.
+        Returns the distinct results, and the index (m,) of each gang's result.
         """
         numbers = self._numbers
         if self._touched:
@@ -170,15 +169,15 @@ class GangClasses:
             numbers[list(self._touched)] = ALONE
         numbers = numbers[gangs]
         alone = np.flatnonzero(numbers == ALONE)
-        # Every gang without a class number gets a number of its own.
+        # Every gang that is alone in its class gets a number of its own.
         numbers[alone] = self._num_classes + np.arange(len(alone))
         value_of, first = group_values(numbers)
         return [function(gang) for gang in gangs[first].tolist()], value_of
 
     def one_per_class(self, gangs: I64) -> I64:
-        """Return one of `gangs` (m,) per class, without gangs that have a class of their own.
+        """Return one of `gangs` (m,) per class, without gangs that are alone in their class.
 
-        The result is empty if there are few classes: trying each of them is then faster than
+        The result is empty if there are few classes: trying each class is then faster than
         computing bounds for all.
         """
         found = self._first_of_classes(gangs)
@@ -193,7 +192,7 @@ class GangClasses:
         return found
 
     def _first_of_classes(self, gangs: I64) -> I64:
-        """Return the first of `gangs` (m,) of each class, sorted by class number."""
+        """Return the first of `gangs` (m,) in each class, sorted by class number."""
         first = first_positions(self._numbers[gangs] - ALONE, self._num_classes - ALONE)[1:]
         found: I64 = gangs[first[first < len(gangs)]]
         return found

@@ -4,9 +4,8 @@ As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), they search 
 in which victims release enough capacity for a gang's minimum. They evict surplus tasks of gangs
 first, and entire gangs last.
 
-There are three differences from Volcano: a gang that loses tasks keeps its minimum or is evicted
-entirely, victims that turn out not to be needed keep running, and nominations stay valid in later
-sessions.
+Three rules differ from Volcano: a gang that loses tasks keeps its minimum or is evicted entirely;
+victims that are not needed keep running; nominations stay valid in later sessions.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for a gang's minimum, or for one more task if it already has its minimum.
+        """Evict tasks for a gang's minimum, or for one more task if the gang has its minimum.
 
         Returns whether nodes are nominated for the gang.
         """
@@ -116,7 +115,7 @@ class GangPreemption:
             nominate = self._nominate_one_more
             if nominate(gang):
                 return evicting.commit(gang, action)
-        # Victims come from one domain, or from anywhere if the gang has no domains.
+        # All victims are in one domain, or anywhere if the gang has no domains.
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
         masks = [np.ones(len(self._running), np.bool_)]
@@ -160,7 +159,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer gangs whose candidates hold most of the gang's share of requested resources.
+            # Prefer gangs whose candidates use the largest part of the requested resources that
+            # their gang uses.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)
@@ -192,8 +192,8 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
-        # One task of the gang need not be a candidate: as in reclaim, the last victim may be larger
-        # than what its queue has to give back.
+        # One task of the gang need not be a candidate: as in reclaim, the last victim may exceed
+        # the amount that its queue must give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _requested_resources(self, gang: int) -> I64:
@@ -204,9 +204,10 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units of tasks until the gang fits, and return whether it fits.
+        """Evict one unit of tasks after another until the gang fits; return whether it fits.
 
-        If it fits, evictions that are not needed are undone. Otherwise all evictions are undone.
+        If the gang fits, evictions that are not needed are undone. Otherwise all evictions are
+        undone.
         """
         evicting = self._evicting
         victims: list[list[int]] = []
@@ -237,7 +238,7 @@ class GangPreemption:
         return bool((idle >= need[requested]).all())
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Nominate nodes for a gang's minimum if it fits; return whether it does."""
+        """Nominate nodes for a gang's minimum; return whether the whole minimum fits."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.is_guided(gang):
@@ -250,9 +251,9 @@ class GangPreemption:
         return False
 
     def _nominate_one_more(self, gang: int) -> bool:
-        """Nominate a node for one more task of a gang with its minimum; return whether one fits.
+        """Nominate a node for one more task of a gang that has its minimum; return whether it fits.
 
-        Gangs with network domains or subgroups get no node here: only other actions add tasks to
+        Gangs with network domains or subgroups get no node, because only other actions add tasks to
         them. Nothing changes if no node is nominated.
         """
         placing = self._placing

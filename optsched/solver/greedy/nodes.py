@@ -1,7 +1,7 @@
-"""Idle capacity of nodes, and how tasks of each class fit and score on the nodes.
+"""The idle capacity of nodes, and the fits and scores of each task class on the nodes.
 
-A placement changes only few nodes. Each task class has arrays of fits and scores, and a position in
-the log of changed nodes. Reading an array updates only the elements of nodes that changed since the
+A placement changes few nodes. Each task class has arrays of fits and scores, and a position in the
+log of changed nodes. Reading an array updates only the elements of nodes that changed since the
 last read. If a class fits no node, its scores are never computed.
 """
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Number of nodes to choose up to which repeated searches are faster than sorting."""
+"""Up to this number of nodes to choose, repeated searches are faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
-    The fit of a node is how many tasks still fit on it. The score is that of the next task on the
-    node, or `NOWHERE` if none fits. `request` holds (resource, amount) pairs of one task, and
-    `parts` holds (index, amount) pairs of the extra resources that rules define.
+    The fit of a node is the number of further tasks that fit on the node. The score of a node is
+    the score of its next task, or `NOWHERE` if no task fits. `request` holds (resource, amount)
+    pairs of one task; `parts` holds (index, amount) pairs of extra resources, which rules define.
     """
 
     allowed: Bool | None
@@ -125,7 +125,7 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 class _Log:
     """The log of changed nodes, in an array whose size doubles when it is full.
 
-    `every` contains all nodes; `touched_since` returns this very array if all nodes may have
+    `every` contains all nodes; `touched_since` returns `every` itself if all nodes may have
     changed.
     """
 
@@ -147,8 +147,8 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns all nodes if `read` is -1 (never read), or if there are at least as many new entries
-        as nodes, because updating all nodes is then faster.
+        Returns all nodes if `read` is -1 (never read). It also returns all nodes if the log has at
+        least as many new entries as nodes, because updating all nodes is then faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -169,7 +169,7 @@ class NodeView:
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Apply mask and bonus to scores (N,); without either, `score` itself is returned."""
+        """Apply the mask and the bonus to scores (N,); without both, return `score` itself."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
@@ -225,9 +225,10 @@ class NodeTable:
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Return False if no node can fit a task of the class, because an amount is idle nowhere.
+        """Return False if no node can fit a task, because no node has enough of some resource idle.
 
-        Compares the request with the largest idle amounts, which may be outdated but never too low.
+        The method compares the request with the largest idle amounts, which may be outdated but
+        never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -238,14 +239,14 @@ class NodeTable:
     def scores(self, task_class: int) -> F64:
         """Return the score (N,) of the next task of a class on each node, read-only.
 
-        It is `NOWHERE` on nodes where the task does not fit.
+        The score is `NOWHERE` on nodes where the task does not fit.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
         """Return the score (N,) of the next task of a class, regardless of idle capacity.
 
-        It is `NOWHERE` on nodes that the class may not use.
+        The score is `NOWHERE` on nodes that the class may not use.
         """
         view = self._view(task_class)
         scored = self._fixed.scored(task_class)
@@ -285,13 +286,13 @@ class NodeTable:
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return the nodes of `number` tasks that are each placed on the best node at that point.
+        """Return nodes for `number` tasks, each of which gets the node that is best at its turn.
 
         Returns
         -------
         tuple
-            Nodes in ascending order, and the number of tasks on each. The total is below `number`
-            if too little capacity is idle. The node table is not changed.
+            Nodes in ascending order, and the number of tasks on each. Fewer than `number` tasks get
+            a node if too little capacity is idle. The node table is not changed.
 
         """
         view = self._scored(task_class)
@@ -315,8 +316,8 @@ class NodeTable:
         ladder[taken[None, :] >= most[:, None]] = NOWHERE
         if lens.bonus is not None:
             ladder = ladder + lens.bonus[best][:, None]
-        # Task j of a node can only follow the node's earlier tasks, so its sort key is the lowest
-        # score of the first j tasks. Sorting all tasks by this key, by node and by j gives the
+        # Task j of a node is placed after the node's earlier tasks, so its sort key is the lowest
+        # score of tasks 1 to j. Sorting all tasks by this key, then by node and by j, gives the
         # order of one-by-one placement.
         reach = np.minimum.accumulate(ladder, axis=1).ravel()
         order = np.argsort(-reach, kind="stable")[:number]
@@ -343,7 +344,7 @@ class NodeTable:
             every = nodes is self._log.every
             fit = view.fit if every else np.empty(len(nodes), np.int64)
             fit.fill(UNLIMITED)
-            # Dividing an array by a scalar is several times faster than by an array.
+            # Dividing an array by a scalar is several times faster than dividing it by an array.
             for free, amounts in ((self.idle, view.request), (self.spare, view.parts)):
                 for r, amount in amounts:
                     left = free[:, r] if every else free[nodes, r]
@@ -394,7 +395,7 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """Return the nonzero amounts of a request as (index, amount) pairs."""
+    """Return the nonzero amounts of a request as (resource index, amount) pairs."""
     requested = request.nonzero()[0]
     return list(zip(requested.tolist(), request[requested].tolist(), strict=True))
 

@@ -1,8 +1,8 @@
 """The greedy pipeline, which runs the actions of a policy one after another.
 
-Gang order and results are those of Volcano (`pkg/scheduler/actions`), except for ties: this
-pipeline breaks them by creation time and name, Volcano at random. Plugins are evaluated per task
-class, in Volcano per task.
+Gang order and results equal Volcano's (`pkg/scheduler/actions`) except for ties: the pipeline
+breaks ties by creation time and name, Volcano at random. The pipeline evaluates plugins per task
+class; Volcano evaluates them per task.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class GreedyOptions:
         (G,) rank of each gang; rules only order gangs of equal rank. None if only rules order
         gangs.
     nominations
-        Nominations by gang index. Gangs with nominations are placed first, in the order of the
-        mapping.
+        Maps a gang index to the gang's nominations. Gangs with nominations are placed first, in the
+        order of the mapping.
     by_gang
         Options of the actions `gangpreempt` and `gangreclaim`, by action name.
     weighs_nodes
@@ -67,16 +67,16 @@ class GreedyOptions:
         its pods exist. If False, Pending gangs are placed too, and no task is evicted.
     late
         Starving gangs that are not enqueued. `enqueue` considers them before all other gangs, in
-        this order. If one is refused but would fit the empty cluster and the capabilities of its
-        queues, it reserves its request. Only the first such gang is recorded as enqueued for this
-        purpose.
+        this order. If such a gang is refused, but would fit the empty cluster and the capabilities
+        of its queues, its request is reserved. Only the first of these refused gangs gets a
+        reservation, by being recorded as enqueued.
     proposers
         The custom actions of the policy.
     faults
         Collects errors of custom actions.
     is_late
-        Returns True once the time limit of `preempt` and `reclaim` is over. They then try no
-        further gang; earlier evictions stay valid.
+        Returns True once the time limit of `preempt` and `reclaim` is over. Both actions then try
+        no further gang; earlier evictions stay valid.
 
     """
 
@@ -119,7 +119,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     """Return the nodes (T,) on which a gang's minimum starts if no other gang is placed.
 
-    Returns None if it cannot start, for example because its queue is overused.
+    Returns None if the gang cannot start, for example because its queue is overused.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -128,7 +128,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return the gangs in the order in which `allocate` considers them before any placement."""
+    """Return the gangs in the order in which `allocate` would consider them without placements."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -162,7 +162,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: each gang's minimum at first, then single tasks."""
+        """Place gangs in queue order: first each gang's minimum, then single tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -209,13 +209,13 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if plugins admit it; return whether they do.
+        """Enqueue a gang if plugins admit it; return whether it is enqueued.
 
         If a gang of a FIFO queue is refused, no later gang of the queue is enqueued.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # Plugins vote only on gangs with `minResources`; `min_usage` is the part of it that only
-        # ResourceQuotas limit.
+        # Plugins vote only on gangs with `minResources`; `min_usage` is the part of `minResources`
+        # that only ResourceQuotas limit.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._plugins.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -239,11 +239,11 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs turn by turn: the minimum in a gang's first turn, one task in later turns."""
+        """Place gangs in turns: a gang's first turn places its minimum, later turns one task."""
         gangs = self._candidates()
         problem, placing, classes = self._problem, self._placing, self._gang_classes
-        # Skip gang classes that cannot start on idle or future idle capacity. This action only
-        # reduces idle capacity, so they cannot start later either.
+        # Skip gang classes that cannot start on idle or future idle capacity. `allocate` only
+        # reduces idle capacity, so these classes cannot start later either.
         chosen = classes.one_per_class(gangs)
         guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
         chosen = chosen[~guided]
@@ -290,7 +290,7 @@ class _Pipeline:
         return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks of a gang; after a violation, retry with half as many.
+        """Place up to `number` more tasks of a gang; if a rule is violated, retry with half.
 
         Returns whether any task is placed.
         """
@@ -305,7 +305,7 @@ class _Pipeline:
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang and return True, or else try to nominate nodes and return False."""
+        """Start a gang and return True; otherwise, try to nominate nodes and return False."""
         placing = self._placing
         if not self._plugins.may_start(gang):
             return False
@@ -336,26 +336,26 @@ class _Pipeline:
     # --- preempt, reclaim ------------------------------------------------------------------------
 
     def preempt(self) -> None:
-        """Evict tasks for gangs of the same queue (see the module `preemption`)."""
+        """Evict tasks of the same queue for gangs (see the module `preemption`)."""
         # If every gang is placed, skip the slow search for victims.
         if self._options.gated and len(short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Evict tasks for gangs of other queues (see the module `preemption`)."""
+        """Evict tasks of other queues for gangs (see the module `preemption`)."""
         if not self._options.gated or not len(running_tasks(self._problem)):
             return
         if len(short := self._find_waiting()):
             self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
-        """Evict tasks for entire gangs of the same queue (see the module `gang_preemption`)."""
+        """Evict tasks of the same queue for whole gangs (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_PREEMPT, GangPreemptionOptions())
             self._gang_preemption.preempt(self._find_waiting(), how)
 
     def gang_reclaim(self) -> None:
-        """Evict tasks for entire gangs of other queues (see the module `gang_preemption`)."""
+        """Evict tasks of other queues for whole gangs (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_RECLAIM, GangPreemptionOptions())
             self._gang_preemption.reclaim(self._find_waiting(), self._plugins.is_overused, how)
@@ -407,7 +407,8 @@ class _Pipeline:
     def backfill(self) -> None:
         """Place gangs whose pods request no resources, even in overused queues.
 
-        If only some pods of a gang request none, `allocate` places all its pods, as in Volcano.
+        If only some pods of a gang request no resources, `allocate` places the whole gang, as in
+        Volcano.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: its placed tasks, and the tasks that its minimum still needs.
+    """The progress of a gang: its placed tasks, and how many tasks its minimum still needs.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Cursor:
     need, need_role
         Number of tasks that the minimum still needs, in total and by role.
     failed
-        Entries for which no node was found; they are not tried again.
+        Entries for which no node was found; these entries are not tried again.
 
     """
 
@@ -110,7 +110,7 @@ class PlacementState:
         self.plugins = GreedyPlugins(problem, rules, self.ledger)
         self.table = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # On an overcommitted node, idle starts below zero: capacity that terminating pods release
+        # On an overcommitted node, the idle amount starts below zero, because released capacity
         # first reduces the excess.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
@@ -146,7 +146,7 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: I64) -> I64:
-        """Return those of `gangs` (m,) that have an unplaced task whose entry has not failed."""
+        """Return the gangs in `gangs` (m,) with an unplaced task whose entry has not failed."""
         done = [gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks]
         return without_marked(gangs, done, self.problem.num_gangs)
 
@@ -160,9 +160,10 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return False if the idle capacity or a queue's limit rules out that a rigid gang starts.
+        """Return False if idle capacity or a queue's limit keeps a rigid gang from starting.
 
-        Each task class is checked without the others. Returns True for gangs that are not rigid.
+        Each task class is checked as if the gang had no other tasks. Returns True for gangs that
+        are not rigid.
         """
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
@@ -196,9 +197,10 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, nominations: Nominations) -> bool:
-        """Keep a gang's nominations until their nodes are idle; return False if it cannot fit.
+        """Keep a gang's nominations until their nodes are idle; return False if it does not fit.
 
-        If the gang's minimum fits idle capacity, the gang starts, and only its other tasks wait.
+        If the gang's minimum fits idle capacity, the gang starts, and only its remaining tasks
+        wait.
         """
         now = (self.table, self.node_of)
         left = self._place_at_nominations(gang, nominations, (now,))
@@ -230,7 +232,7 @@ class PlacementState:
     ) -> Nominations:
         """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
-        The node tables in `places` are tried in order. A task may fit only after another one is
+        The node tables in `places` are tried in order. A task may fit only after another task is
         placed, so the attempts are repeated until no further task fits.
         """
         left, placed, before = list(nominations), 0, -1
@@ -292,7 +294,8 @@ class PlacementState:
     def commit_nominations(self, later: NodeTable) -> None:
         """Turn the placements since the last commit into nominations and commit them.
 
-        Nominated tasks first use the capacity that terminating pods release, then idle capacity.
+        Nominated tasks use the capacity that terminating pods release before they use idle
+        capacity.
         """
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)

@@ -60,7 +60,7 @@ _VOTES = {
     "gang_preemptable": (Switch.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Switch.RECLAIMABLE, "reclaimable"),
 }
-"""For each vote, the extension point that enables it, and a replacement method.
+"""Maps each vote to the extension point that enables it, and to a replacement method.
 
 The replacement is called if a plugin does not define the vote; "" means no replacement.
 """
@@ -72,7 +72,7 @@ _VOTE_OF_ACTION = {
     GANG_PREEMPT: "gang_preemptable",
     GANG_RECLAIM: "gang_reclaimable",
 }
-"""For each action, the vote that decides on its victims."""
+"""The vote that decides on the victims of each action."""
 
 _REACH_OF_ACTION = {PREEMPT: "preempt_reach", RECLAIM: "reclaim_reach"}
 """The method of `VictimReach` that bounds the victims of each action."""
@@ -108,7 +108,7 @@ class Reclaiming(Protocol):
     def most_reclaimed(self, queue: int, task_class: int) -> int:
         """Return an upper bound on how many more tasks of a class a queue may place.
 
-        It holds for any choice of victims.
+        The bound holds for any choice of victims.
         """
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
@@ -151,7 +151,8 @@ class TaskOrder(Protocol):
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """Return the task order as (entry index, number of tasks) pairs, or None for no order.
 
-        The pairs are as in `GangShape.sequence`: the numbers of an entry add up to its task count.
+        The pairs have the format of `GangShape.sequence`: the numbers of an entry add up to its
+        task count.
         """
 
 
@@ -277,10 +278,10 @@ class GreedyPlugins:
         return min(bounds, default=int(UNLIMITED))
 
     def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
-        """Return those of `victims` that plugins let a gang evict in an action.
+        """Return the victims in `victims` that plugins let a gang evict in an action.
 
-        The first tier whose voting plugins agree on at least one victim decides. If there is none,
-        the result is empty.
+        The first tier whose voting plugins all allow at least one common victim decides. If no tier
+        allows a victim, the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None
@@ -300,7 +301,7 @@ class GreedyPlugins:
     def find_possible_victims(self, action: str, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `find_allowed_victims` may return in an action.
 
-        The action is preempt or reclaim. Returns None if a tier may vote for every task.
+        The action is `preempt` or `reclaim`. Returns None if a tier may vote for every task.
         """
         reach: Bool | None = None
         for tier in self._reaches[action]:
@@ -311,14 +312,14 @@ class GreedyPlugins:
         return reach
 
     def movable(self, victims: I64) -> I64:
-        """Return those of `victims` that every plugin allows to move."""
+        """Return the victims in `victims` that every plugin allows to move."""
         for method in self._methods["movable"]:
             victims = method(victims)
         return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """How far queue sort keys depend on other queues: the maximum over all plugins."""
+        """How far queue sort keys depend on other queues: the farthest reach of any plugin."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]
@@ -376,7 +377,7 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return a gang's task order as set by the first plugin that has one, or None."""
+        """Return a gang's task order from the first plugin that defines one, or None."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -395,7 +396,7 @@ class GreedyPlugins:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks of an entry of a gang are placed on nodes."""
+        """Record that tasks of one entry (a gang's equal tasks) are placed on nodes."""
         for note in self._methods["record_tasks"]:
             note(gang, entry, nodes, counts)
 

@@ -1,9 +1,10 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task and node by node, with votes of each tier of plugins. If the policy enables
-`gang` or `tdm`, evictions for a gang are undone unless its whole minimum gets nodes. Ties are
-broken by name; Volcano breaks them at random. The victims' nodes are nominated for the gang.
+gang, task by task and node by node, by the votes of each tier of plugins. If the policy enables
+`gang` or `tdm`, evictions for a gang are undone unless nodes are nominated for its whole minimum.
+Ties are broken by name; Volcano breaks them at random. The victims' nodes are nominated for the
+gang.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _LOWEST = 2**31
 class _Keys:
     """A cache of negated sort keys of gangs and queues, and of sort keys of victims.
 
-    `of_victim` holds the sort keys of running tasks per reclaiming queue. The cache is valid until
-    a placement or eviction changes sort keys.
+    `of_victim` maps each reclaiming queue to the sort keys of running tasks. The cache is valid
+    until a placement or eviction changes sort keys.
     """
 
     of_gang: dict[int, Key] = field(default_factory=dict)
@@ -61,10 +62,10 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """One gang of each class among those that may evict the same tasks in the same action.
+    """Gangs, one of each class, that may evict the same tasks in the same action.
 
-    `lacking` holds the classes that miss their minimum even if all these tasks are evicted. It is
-    valid as long as the number of commits is `num_commits`.
+    `lacking` holds the classes that miss their minimum even if all these tasks are evicted.
+    `lacking` is valid while the number of commits is `num_commits`.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -146,7 +147,7 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: I64) -> None:
-        """Evict lower-priority tasks of other gangs in the queue first, then of the same gang.
+        """Evict lower-priority tasks of the queue's other gangs first, then of the same gang.
 
         As in Volcano, no tasks are evicted for gangs with a network topology.
         """
@@ -189,10 +190,10 @@ class GreedyPreemption:
             self._reclaim_once(gangs, is_overused)
 
     def iterate_attempts(self) -> Iterator[None]:
-        """Yield once per attempt to reclaim.
+        """Yield once for each attempt to reclaim.
 
-        Only in the last attempt may reclaims within a guarantee override budgets that yield to
-        guarantees, so that no budget is overridden if other evictions suffice.
+        Reclaims within a guarantee may override budgets that yield to guarantees only in the last
+        attempt. So no budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -221,10 +222,10 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Call `attempt` for starving gangs in queue order, again and again while it succeeds.
+        """Call `attempt` for starving gangs in queue order; repeat it for a gang while it succeeds.
 
-        Gangs for which `is_refused` is true are skipped, provided that nothing was committed since
-        their queue was sorted. This does not change the order of queues.
+        Gangs for which `is_refused` returns True are skipped if nothing was committed since their
+        queue was sorted. Skipping a gang does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
@@ -290,7 +291,7 @@ class GreedyPreemption:
         return number in self._refused or self._is_lacking(gang, action)
 
     def _group_rivals(self, starving: Sequence[int], action: str) -> None:
-        """Group gang classes by the tasks that they may evict in an action, for `_is_lacking`."""
+        """Group gang classes by the tasks that they may evict in an action."""
         self._rivals.clear()
         classes = self._gang_classes
         chosen = classes.one_per_class(np.array(starving, np.int64)).tolist()
@@ -301,7 +302,7 @@ class GreedyPreemption:
             self._rivals[classes.class_of[gang]] = rivals
 
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
-        """Return a key; gangs of classes with equal keys may evict the same tasks in an action.
+        """Return a key that is equal for gang classes that may evict the same tasks in an action.
 
         In `preempt`, these tasks depend on the gang's queue and priority; in `reclaim`, on its
         queue and the resources it requests.
@@ -321,8 +322,8 @@ class GreedyPreemption:
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        All classes that may evict the same tasks are checked together, and again after each commit.
-        The result is False for gangs with running or placed tasks.
+        All classes that may evict the same tasks are checked together; each commit requires a new
+        check. Returns False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)
@@ -366,7 +367,7 @@ class GreedyPreemption:
         return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
 
     def starving(self, gangs: I64) -> list[int]:
-        """Return those of `gangs` (m,) for which running tasks may be evicted."""
+        """Return the gangs in `gangs` (m,) for which running tasks may be evicted."""
         may_preempt = np.asarray(self._requested_by_shape.any(axis=1))
         chosen = gangs[may_preempt[self._problem.shape_of[gangs]]]
         starve, class_of = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
@@ -534,9 +535,9 @@ class GreedyPreemption:
     def _waived(self, gang: int) -> Bool:
         """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
 
-        A gang may evict them only within the guarantee of its queue or of an ancestor. They are
-        protected by nothing but annotations or, in the last attempt to reclaim, by nothing but
-        annotations and budgets that yield to guarantees.
+        A gang may evict these tasks only within the guarantee of its queue or of an ancestor. Until
+        the last attempt to reclaim, only annotations protect these tasks. In the last attempt,
+        budgets that yield to guarantees may protect them too.
         """
         floors = self._floors
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
@@ -558,7 +559,7 @@ class GreedyPreemption:
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
     def is_possible_victim(self, v: int, candidates: Bool) -> bool:
-        """Return whether a task is evictable, or is a candidate while budgets are overridden."""
+        """Return whether a task is evictable, or is a candidate and budgets are overridden."""
         overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.log.evicted
         return bool(self.log.evictable[v]) or overrides
 
@@ -583,7 +584,7 @@ class GreedyPreemption:
 
     @cached_property
     def _requested_by_shape(self) -> Bool:
-        """A mask (S, R) of the resources that preempting tasks of each gang shape request."""
+        """The mask (S, R) of the resources that tasks which may preempt request, by gang shape."""
         problem, shapes = self._problem, self._problem.shapes
         entries = np.flatnonzero(self._preempting)
         found = np.zeros((len(shapes.shapes), len(problem.resources)), np.bool_)
@@ -635,7 +636,7 @@ class GreedyPreemption:
             with_victims = set(self.running.node_of[possible].tolist())
             nodes = (node for node in nodes if node in with_victims)
         if takes_idle and self.placing.table.is_tied(task_class):
-            # Other pods exclude some nodes, and only evictions on those nodes could change that.
+            # Other pods exclude some nodes; only evictions on such a node can make it usable.
             allowed = self.plugins.fits(gang, task_class, later=True)
             if allowed is not None:
                 has_candidates = set(on_node.tolist())
@@ -648,7 +649,7 @@ class GreedyPreemption:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """Return a mask (V,) that covers all running tasks that plugins may allow as victims."""
+        """Return a mask (V,) that includes all running tasks that plugins may allow as victims."""
         if not self._gang_classes.is_known:
             return np.True_
         found = self.plugins.find_possible_victims(action, gang)
@@ -659,9 +660,9 @@ class GreedyPreemption:
     ) -> list[int]:
         """Return the nodes that fit a task after evictions, cheapest first (`preempt.go`).
 
-        Nodes are compared by the highest priority among the victims, then by the sum of their
-        priorities, then by their number. Among equal nodes, the one whose highest-priority victims
-        started later is cheaper.
+        Nodes are compared by the highest priority of their victims, then by the sum of the victims'
+        priorities, then by the number of victims. Among equal nodes, a node is cheaper if its
+        highest-priority victims started later.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -726,9 +727,9 @@ class GreedyPreemption:
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
     ) -> tuple[object, ...]:
-        """Return the sort key of a victim's gang, in reverse order of queues and gangs.
+        """Return the sort key of a victim's gang; it reverses the order of queues and gangs.
 
-        `keys` is a cache of sort keys, or None to compute all of them.
+        `keys` caches sort keys; if it is None, all keys are computed.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -829,7 +830,7 @@ class GreedyPreemption:
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
-        """The indices of the affinity and spread terms that select each running task, if any."""
+        """The indices of the affinity and spread terms that select each running task."""
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
             if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:

@@ -1,4 +1,4 @@
-"""The order in which gangs are considered: the next queue, then the next gang of that queue.
+"""The order in which actions consider gangs: the next queue first, then its next gang.
 
 Rules order the gangs of a queue; creation time and name break ties.
 """
@@ -35,7 +35,7 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """If `tier_of` (G,) is given, gangs are sorted by it before they are sorted by rules."""
+        """If `tier_of` (G,) is given, gangs are sorted first by tier, then by the rules."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._plugins = plugins
@@ -56,7 +56,7 @@ class GangOrder:
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the entry by which a gang was last sorted, or else its current entry."""
+        """Return the sort key by which a gang was last sorted, or else its current sort key."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:
@@ -87,7 +87,7 @@ class GangOrder:
 
 
 class GangQueue:
-    """The gangs of one queue in the order of their sort keys; removed gangs can be added again.
+    """The gangs of one queue in the order of their sort keys; a removed gang can be added again.
 
     `gangs` must be sorted. The sort key of a gang is computed when it is added.
     """
@@ -141,11 +141,12 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """The order of queues, with the sorted gangs of each.
+    """The order of queues, with the sorted gangs of each queue.
 
-    The sort key of a gang is computed when it is added, and the sort key of a queue after each of
-    its turns. This suffices if a sort key depends only on tasks of the same gang or queue. If queue
-    keys depend on tasks of other queues (`reach`), they are computed before each turn.
+    The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
+    after each of its turns. These times suffice if a sort key depends only on tasks of the same
+    gang or queue. If queue keys depend on tasks of other queues (`reach`), all queue keys are
+    computed before each turn.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
-        """Yield gangs in turn from the first queue, dropping closed queues.
+        """Yield one gang per turn, always from the first queue, and drop closed queues.
 
         During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs whose
         class in `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue

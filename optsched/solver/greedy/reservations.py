@@ -1,9 +1,9 @@
 """Reservations for starving gangs: start times, nodes and capacity.
 
-Running tasks have expected end times. For one gang after another, the earliest time is searched at
-which the greedy pipeline can start the gang under all rules. Candidate times are the ends of
-running tasks and of earlier reservations. Sessions share no state about reservations; if the
-cluster does not change, the next session computes the same ones.
+Running tasks have expected end times. For one gang after another, the planner searches for the
+earliest time at which the greedy pipeline can start the gang under all rules. Candidate times are
+the end times of running tasks and of earlier reservations. Sessions share no reservation state; if
+the cluster does not change, the next session computes equal reservations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""Number of failed gang classes after which a session makes no more reservations."""
+"""A session makes no more reservations after this number of failed gang classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Make reservations for the requested gangs that can start at some time.
 
-    At most one reservation is open, that is, has an unknown start time. Each of its nodes is
-    reserved as soon as it becomes idle.
+    At most one reservation is open, which means that its start time is unknown. Each node of an
+    open reservation is reserved as soon as the node becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -95,12 +95,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """A time, and a mask (N,) of nodes whose tasks without a known end time are ignored."""
+    """A time, and the mask (N,) of nodes on which tasks without a known end time are ignored."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether tasks without a known end time do not count in the usage of their queues either."""
+    """Whether queue usage also omits tasks without a known end time."""
 
 
 class _ReservationPlanner:
@@ -121,7 +121,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest reservation for a gang, or None if it can never start."""
+        """Return the earliest reservation for a gang, or None if the gang can never start."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
@@ -136,7 +136,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first time at which a gang can start, and its nodes (T,), or None."""
+        """Return the first time at which a gang can start, with its tasks' nodes (T,), or None."""
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -150,7 +150,7 @@ class _ReservationPlanner:
     ) -> tuple[int, I64] | None:
         """Return the first of `number` attempts that succeeds, or None if all fail.
 
-        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle, so
+        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle. So
         the bisection may miss an earlier start, but the returned start is always valid.
         """
         known: dict[int, I64 | None] = {}
@@ -167,9 +167,9 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a fast check that passes at every time at which the gang can start.
+        """Return a fast check that is True whenever the gang can start, and sometimes otherwise.
 
-        It counts how many tasks fit, for each entry without the other entries.
+        For each entry, the check counts how many tasks fit if there are no other entries.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -239,7 +239,8 @@ class _ReservationPlanner:
     ) -> CapacityReservation | None:
         """Return a reservation that requires as few nodes as possible to become empty.
 
-        The least loaded nodes are emptied first. Returns None if the gang cannot start even then.
+        The least loaded nodes are emptied first. Returns None if the gang cannot start even on
+        emptied nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -251,8 +252,8 @@ class _ReservationPlanner:
                     reservation = self._record_reservation(alone, moment, node_of, is_open=True)
                     return replace(reservation, nodes=())
             return None
-        # A node's load is the largest fraction of a resource requested by tasks without a known
-        # end.
+        # A node's load is the largest fraction of any resource that tasks without a known end time
+        # request.
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER
@@ -294,12 +295,12 @@ class _ReservationPlanner:
         kept = mine + sum(held.on_nodes for held in before)
         names = [problem.snapshot.nodes[n].name for n in np.unique(node_of[tasks]).tolist()]
         rows = kept[np.unique(node_of[tasks])]
-        # The end time is unknown unless every task has an estimate.
+        # The end time is unknown unless every task has an estimated duration.
         estimates = [estimate_ms(task, gang) for task in alone.tasks]
         length = max(estimates) if all(estimates) else 0
         end = NEVER if is_open or not length else moment.at_ms + length
         self._held.append(_ReservedAmounts(mine, of_queues, end))
-        # The queue and its ancestors keep idle amounts only of resources with a `capability`.
+        # The queue and its ancestors reserve idle amounts only of resources with a `capability`.
         queues = problem.queues
         above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[0])]).tolist()
         limited = queues.capability < UNLIMITED

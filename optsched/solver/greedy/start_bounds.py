@@ -1,7 +1,7 @@
-"""Upper bounds on how many tasks fit idle capacity, for all gang shapes at a time.
+"""Upper bounds on how many tasks fit idle capacity, computed for all gang shapes together.
 
-In a long backlog, most gangs request more than what is idle. One array operation finds them, so
-that the pipeline need not try each of them.
+In a long backlog, most gangs request more capacity than is idle. One array operation finds these
+gangs, so that the pipeline need not try each gang.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find_lacking_shapes(
     counts: I64,
     most_tasks: Callable[[int], int] | None = None,
 ) -> Bool:
-    """Return a mask (m,) of the gang shapes in `shapes` (m,) that miss their minimum.
+    """Return a mask (m,) of the gang shapes in `shapes` (m,) that cannot reach their minimum.
 
     A shape is in the mask only if no placement on idle capacity reaches its minimum. Tasks of each
     class are counted as if there were no other classes and no node filters.
@@ -41,8 +41,8 @@ def find_lacking_shapes(
     counts
         (E,) number of tasks of each entry that may be placed.
     most_tasks
-        Returns the maximum number of tasks of a task class; None means no limit. It is called only
-        for classes of shapes that reach their minimum without this limit.
+        Returns the maximum number of tasks of a task class; None means no limit. The function is
+        called only for task classes of gang shapes that reach their minimum without this limit.
 
     """
     arrays = problem.shapes

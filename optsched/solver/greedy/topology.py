@@ -3,7 +3,7 @@
 Domains are tried from the lowest tier upwards. Within a tier, domains that fit the entire gang come
 first, then domains with the gang's recorded HyperNode, then domains of higher score. The gang
 starts in the first domain that fits its minimum (Volcano `allocateForJob`). Without a network
-topology, each subgroup is placed with all the tasks it needs, or not at all.
+topology, a subgroup is placed with all the tasks that it needs, or not at all.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
-"""Maximum number of domains per tier that are tried for a gang or subgroup."""
+"""Maximum number of domains to try per tier for a gang or subgroup."""
 
 Where = tuple["NodeTable", "I64"]
 
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain in which tasks must be placed; `nodes` (N,) is a mask, or None for all nodes."""
+    """A domain in which tasks must be placed; `nodes` (N,) is its mask, or None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -98,7 +98,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int, later: NodeTable | None = None) -> bool:
-        """Nominate idle or future idle capacity for a gang; return whether it fits.
+        """Nominate idle or future idle capacity for a gang; return whether the gang fits.
 
         `later` is the node table of future idle capacity; None means `PlacementState.future`.
         """
@@ -108,7 +108,7 @@ class TopologyPlacement:
         return any(placing.plugins.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Place a gang in each possible domain in turn, and yield the domain if the gang can start.
+        """Place a gang in one possible domain after another; yield each domain where it can start.
 
         Each placement is undone before the next domain is tried.
         """
@@ -235,15 +235,15 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Yield the domains that fit `need` of the given entries' tasks, lowest tier first.
+        """Yield the domains that fit `need` tasks of the given entries, lowest tier first.
 
         Within a tier, domains that fit all tasks come first, then domains with the recorded
         HyperNode, then domains of higher score. `within` holds the node table, a domain that
-        contains every result, and a domain that every result must contain.
+        contains every result, and a domain that is contained in every result.
         """
         table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        # Count the unplaced tasks that fit in each domain, for each entry without the other
+        # For each entry, count the unplaced tasks that fit in each domain if there are no other
         # entries.
         num_fits = np.zeros(len(forest), np.int64)
         for entry in entries:
@@ -320,7 +320,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, domain_nodes: _DomainNodes, where: Where) -> None:
-        """Place tasks of the gang's minimum in a domain, as far as they fit."""
+        """Place as many tasks of the gang's minimum in a domain as fit."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -369,7 +369,7 @@ class _GangPlacement:
                 yield self._domain_nodes(bound, d, domain_nodes)
 
     def _start_part(self, part: int, domain_nodes: _DomainNodes, where: Where) -> bool:
-        """Place the tasks that a subgroup needs to start in one domain, or none of them.
+        """Place the tasks that a subgroup needs to start in one domain, or place no task.
 
         Returns whether the subgroup starts.
         """
@@ -437,7 +437,7 @@ class _GangPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def open_part(self, part: int, where: Where) -> int:
-        """Start a subgroup in one of the gang's domains; return how many tasks were placed."""
+        """Start a subgroup in a domain of the gang; return how many tasks were placed."""
         before = self._placed_in(part)
         for domain_nodes in self._reach(where[0]):
             if self._start_part(part, domain_nodes, where):
