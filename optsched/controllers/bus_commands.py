@@ -1,8 +1,8 @@
-"""Commands (`bus.volcano.sh`): requests by users to change a queue or a job.
+"""Commands (`bus.volcano.sh`): user requests to run an action on a queue or a job.
 
-Volcano deletes a Command before it executes the action, so a crash between the two loses the
-Command. optsched deletes a Command only after its effect is visible. Every action may therefore be
-executed twice.
+Volcano deletes a Command before it executes the action, so a crash in between loses the Command.
+optsched deletes a Command only after the action's effect is visible, so an action may be executed
+twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 UNSEEN_MS: Final = 60_000
-"""Time in ms for which a Command waits for a target that no watch has delivered yet."""
+"""Time in ms for which a Command is kept although no watch has reported its target."""
 
 
 def _list_keys(command: Manifest) -> Iterable[str]:
@@ -48,13 +48,14 @@ def _key(group: str, kind: str, namespace: str, name: str) -> str:
 
 
 COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
-"""Index of Commands by target. Commands for a queue may be in any namespace."""
+"""Index of Commands by target; a Command that targets a queue may be in any namespace."""
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
-    """Return the Commands for an object, from oldest to newest."""
+    """Return the Commands that target an object, from oldest to newest."""
     word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
-    # Commands from the same second are sorted by resource version, which is a number in etcd.
+    # Creation times are in seconds, so Commands with equal times are sorted by resource version,
+    # which etcd assigns in ascending order.
     return sorted(
         world.list_indexed(COMMANDS_OF, word),
         key=lambda command: (
@@ -68,7 +69,7 @@ def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
 def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     """Return the deletions of Commands whose target does not exist.
 
-    A Command younger than `UNSEEN_MS` is kept, because its target may not be visible yet.
+    A Command younger than `UNSEEN_MS` is kept, because the watch may not have reported its target.
     """
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
@@ -82,7 +83,7 @@ def action_of(command: Manifest) -> str:
 
 
 def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
-    """Return whether a Command targets this object, not an earlier one with the same name."""
+    """Return whether a Command targets this object, not an earlier object with the same name."""
     return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
 
 
@@ -92,7 +93,7 @@ def delete_command(command: Manifest) -> Delete:
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the target of a Command, if it has the given kind."""
+    """Return a `Wakes` function for Commands: it returns the target if it has the given kind."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

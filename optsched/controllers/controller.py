@@ -1,4 +1,4 @@
-"""Controllers: the kinds that each controller reconciles and reads, and what wakes it."""
+"""The controller interface: what a controller reconciles, reads and watches."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index of the objects of one kind by values other than their names.
+    """An index that lists the objects of one kind under values other than their names.
 
-    `values` returns an object's index values, which must depend only on the object.
+    `values` returns the values under which an object is listed; it may read only this object.
     """
 
     kind: Kind
@@ -48,29 +48,30 @@ class World(Protocol):
         """
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
-        """Return the objects of a kind in a namespace, or in all namespaces if it is None."""
+        """Return the objects of a kind in a namespace; None stands for all namespaces."""
 
     def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Manifest]:
         """Return the objects of a kind whose controlling owner has the given kind and UID.
 
-        A reference that combines the owner's UID with another kind is forged: admission reviews
-        only references that name the owner's kind.
+        An owner reference must have the right kind, because admission only prevents users from
+        forging references with this kind.
         """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
         """Return the objects that an index lists under a value.
 
-        The controller must declare the index.
+        The index must be in `Controller.indexes`.
         """
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return the metadata of an object that no watch covers.
+        """Return the metadata of an object outside of all watches, or None if it is unknown.
 
-        It is known for a few seconds after a creation failed because the object already existed.
+        It is known for a few seconds after the API server refused to create an object because an
+        object with this name exists.
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Return whether the server at the address of a probe has answered."""
+        """Return whether the probed server has answered the probe."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         """Return the last reply of a fabric server, or None if there is none yet."""
@@ -83,10 +84,10 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Restricts which objects of a kind are watched; controllers never read the others.
+    """Restricts which objects of a kind are watched; controllers do not see any other object.
 
-    `namespace` and `name` are those of the watched objects, and `label` is a label key that they
-    have. An empty string does not restrict anything.
+    The watched objects have this namespace, this name and a label with this key. An empty string
+    means no restriction.
     """
 
     namespace: str = ""
@@ -115,23 +116,22 @@ class Controller:
     name
         The name in `--controllers`; several controllers may share a name.
     kind
-        The kind of the objects that the controller reconciles.
+        The kind of objects that the controller reconciles.
     decide
         Returns the effects for an object, which may not exist; see `existing`.
     wakes
-        For each kind, a function that returns the objects to reconcile after a change. It is called
-        with the object before and after the change, or with its last state after a deletion. An
-        object of the controller's own kind always wakes itself.
+        For each kind, a function that returns the objects to reconcile after an object of this kind
+        has changed. It is called with the old and the new state of the changed object, or with the
+        last state of a deleted object. Changed objects of `kind` are always reconciled.
     indexes
         The indexes that the controller passes to `World.list_indexed`.
     reads
-        Further kinds that the controller reads; their changes wake no object.
+        Further kinds that the controller reads; changes of their objects start no reconciliation.
     facets
-        For each kind, a function that returns the relevant fields. Changes of other fields wake no
-        object; for example, every node updates its heartbeat every few seconds.
+        For each kind, a function that returns the relevant fields of an object. Changes of other
+        fields, such as the heartbeat of a node, start no reconciliation.
     scopes
-        For each kind, the objects that the controller reads. Kinds that are not listed are read
-        completely.
+        For each kind, the objects that the controller reads; by default all.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Controller:
 
 
 def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
-    """Return the scopes of each watched kind; `WHOLE` replaces all other scopes of the kind."""
+    """Return the scopes in which each kind is watched; `WHOLE` replaces all narrower scopes."""
     found: dict[Kind, dict[Scope, None]] = {}
     for controller in controllers:
         for kind in controller.kinds:
@@ -164,7 +164,7 @@ def existing(
 ) -> Decide:
     """Return a `Decide` function that reconciles an object if it exists.
 
-    `if_missing` decides if the object does not exist; by default, there are no effects.
+    If the object does not exist, `if_missing` returns the effects; by default, there are none.
     """
 
     def decide(ref: Ref, world: World) -> Effects:
@@ -175,7 +175,7 @@ def existing(
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes an object's controlling owner, if it has the given kind."""
+    """Return a `Wakes` function: it returns an object's controller if it has the given kind."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

@@ -1,11 +1,11 @@
 """CronJobs: jobs that are created on a schedule.
 
 Names, events and limits follow Volcano's pkg/controllers/cronjob. A job's name contains the minute
-for which it is due, so each job is created only once. The status records the creation as soon as
-the job is visible.
+of its scheduled time, so each job is created only once. The status records that a job was created
+as soon as a watch reports the job.
 
 Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the policy
-Replace, the next job is created as soon as the deletion of the last job was requested.
+Replace, the next job is created without waiting until the replaced job's deletion is complete.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ if TYPE_CHECKING:
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"
 MANY: Final = 100
-"""Number of missed times above which a warning suggests that a clock or deadline is wrong."""
+"""Number of missed schedule times above which the CronJob gets a warning event."""
 
 LATE_S: Final = 0.1
-"""Seconds from a due time to its check, because the clocks of machines differ."""
+"""Seconds from a schedule time to its check; the margin allows for clock differences."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
     JobPhase.FAILED.value: False,
     JobPhase.TERMINATED.value: False,
 }
-"""Final phases of jobs; True stands for success and False for failure."""
+"""Maps each final phase of a job to True (success) or False (failure)."""
 
 FAR_AHEAD_MS: Final = 3_600_000
-"""Milliseconds in the future beyond which a last schedule time is ignored as a clock error."""
+"""A recorded last schedule time further in the future (in ms) is ignored as a clock error."""
 
 BEHIND_MS: Final = 60_000
-"""Start of the search for due times, in ms before now, if the last schedule time is ignored."""
+"""If the last schedule time is ignored: how far back in ms to search for missed schedule times."""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
@@ -82,7 +82,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One CronJob, its jobs in order of creation, and the current time in ms (Unix epoch)."""
+    """One CronJob, its jobs in creation order, and the current time in epoch milliseconds."""
 
     cron: CronJob
     manifest: Manifest
@@ -111,7 +111,7 @@ class CronJobs:
 
     @property
     def controller(self) -> Controller:
-        """The CronJob controller, with the changes that wake it."""
+        """The CronJob controller; a change of a CronJob's job starts a reconciliation."""
         return Controller(
             name="cronjob",
             kind=CRON_JOB,
@@ -142,7 +142,7 @@ class CronJobs:
         again = () if next_ms is None else (Again((next_ms - world.now_ms) / 1000 + LATE_S),)
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
-        # The name contains the due minute, so each job is created only once.
+        # The name contains the minute of the schedule time, so each job is created only once.
         name = f"{cron.meta.name}-{due_ms // 60_000}"
         known = world.get(JOB, cron.meta.namespace, name)
         if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
@@ -174,7 +174,7 @@ class CronJobs:
 
 
 def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
-    """Return the last missed due time or None, and a warning if more than `MANY` were missed."""
+    """Return the last missed schedule time in epoch ms or None, and a warning for many of them."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
     if since_ms - now_ms > FAR_AHEAD_MS:
@@ -190,7 +190,7 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
         at_ms = next_ms
     message = (
         f"more than {MANY} due times were missed since {format_time(since_ms)}: only the job of "
-        "the last due time is created; set a smaller spec.startingDeadlineSeconds"
+        "the last one is created; set a smaller spec.startingDeadlineSeconds"
     )
     return due_ms, (case.emit(EventType.WARNING, "TooManyMissedTimes", message),)
 
@@ -201,9 +201,9 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
 def _create_job(
     case: _Case, name: str, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
-    """Return the creation of the due job, if the concurrency policy allows it.
+    """Return the effects that create the due job, if the concurrency policy allows it.
 
-    `known` is an existing object with the job's name, or None.
+    `known` is an existing job with the same name that the CronJob does not own, or None.
     """
     cron = case.cron
     if known is not None:
@@ -248,9 +248,9 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """Return the status patch, followed by the deletions of old jobs.
+    """Return the status patch, then the deletions of the jobs beyond the history limits.
 
-    The patch comes first because it records the results of the old jobs.
+    The patch comes first, because it records the results of the deleted jobs.
     """
     patch = _patch_status(case, last_schedule_ms)
     cron = case.cron
@@ -278,7 +278,7 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
 
 
 def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """Return the patch that corrects a CronJob's status, or None if no field differs."""
+    """Return the patch that brings a CronJob's status up to date, or None if it already is."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
@@ -308,7 +308,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
     if [each.get("uid") for each in records(have, "active")] == [
         uid_of(job) for job in active_jobs
     ]:
-        # If only the resource version of an active job changes, no patch is needed.
+        # A change of only an active job's resource version needs no patch.
         changed.pop("active", None)
     if not changed:
         return None

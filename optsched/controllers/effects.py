@@ -1,8 +1,8 @@
-"""The writes that a controller requests, as values; the executor executes them.
+"""Effects: the API writes and other operations that a controller returns for execution.
 
-The effects of one decision are independent of each other; `Then` contains effects that are executed
-in order. Every effect may be repeated: creating an object that exists and deleting an object that
-does not exist both count as success.
+The effects that one reconciliation returns are independent of each other, except those in a `Then`,
+which are executed in order. Every effect may be repeated: it is no error if an object to create
+already exists or an object to delete does not exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Propagation(StrEnum):
 class Create:
     """Create an object.
 
-    The object's name must be derived from its purpose, so that it is created only once.
+    The name must be the same each time, not random, so that the object is created only once.
     """
 
     kind: Kind
@@ -60,11 +60,11 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class Patch(_Named):
-    """Merge a body into an object (RFC 7386), if its UID and resource version match.
+    """Apply `body` as a JSON merge patch (RFC 7386) to an object.
 
-    `uid` and `resource_version` are preconditions on the object; empty for no precondition. With a
-    resource version, the API server rejects the patch after a concurrent write, and the object is
-    reconciled again.
+    `uid` and `resource_version` are preconditions: unless they are empty, the object's UID and
+    resource version must match. If another client has written the object meanwhile, the API server
+    rejects a patch with a resource version, and the object is reconciled again.
     """
 
     body: Manifest
@@ -74,13 +74,14 @@ class Patch(_Named):
 
 @dataclass(frozen=True, slots=True)
 class PatchStatus(Patch):
-    """Merge a body of the form `{"status": ...}` into an object's status.
+    """Apply a JSON merge patch of the form `{"status": ...}` to an object's status.
 
-    The patch goes to the status subresource if the kind has one, and otherwise to the object.
+    The patch is sent to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is the time in seconds for which the patch may be deferred. It is positive for
-    changes that affect no decision and are probably followed by more changes, such as pod counts.
-    The object is reconciled again when the delay ends, or later if its status was written recently.
+    `may_wait_s` is the number of seconds for which the patch may be deferred. It is positive for
+    changes, such as pod counts, that affect no decision and are often followed by more changes. A
+    deferred object is reconciled again after this time, or later if its status was written
+    recently.
     """
 
     may_wait_s: float = 0.0
@@ -88,10 +89,9 @@ class PatchStatus(Patch):
 
 @dataclass(frozen=True, slots=True)
 class Delete(_Named):
-    """Delete an object, if its UID matches.
+    """Delete an object if its UID is `uid`; an empty `uid` matches any object.
 
-    An empty `uid` matches any UID. `grace_s` is a pod's grace period in seconds, or None for the
-    one in the pod's spec.
+    `grace_s` is a pod's grace period in seconds; None stands for the grace period in its spec.
     """
 
     uid: str = ""
@@ -101,7 +101,7 @@ class Delete(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Emit(_Named):
-    """An Event about an object; equal events about one object are reported as one Event.
+    """Report an Event about an object; repetitions increase the count of the existing Event.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key`, or by default the current object, again after a delay."""
+    """Reconcile an object again after `after_s` seconds; if `key` is None, the current object."""
 
     after_s: float
     key: Ref | None = None
@@ -132,9 +132,9 @@ class Again:
 class Question:
     """A probe that checks whether a server answers at an address.
 
-    `path` is the HTTP path to request; any status below 400 is an answer. If the path is empty, the
-    probe only checks that the port is open. `header` is the name and value of an HTTP header; both
-    are empty for no header.
+    `path` is the HTTP path to request; the server has answered if the status is below 400. If the
+    path is empty, the probe only checks that the port is open. `header` is the name and value of an
+    HTTP header; both are empty if no header is sent.
     """
 
     host: str
@@ -145,7 +145,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Send a probe; afterwards, `World.is_answered` returns whether the server answered."""
+    """Send a probe; `World.is_answered` then returns whether the server has answered."""
 
     question: Question
 
@@ -154,8 +154,8 @@ class AskQuestion:
 class Fabric:
     """An NVIDIA UFM server, which knows the topology of a network fabric.
 
-    `secret` is the namespace and name of the Secret with `username`, `password` and optionally
-    `ca.crt`. `verifies` is true if the server's TLS certificate is verified.
+    `secret` is the (namespace, name) of the Secret with the keys `username`, `password` and,
+    optionally, `ca.crt`. `verifies` is true if the server's TLS certificate must be verified.
     """
 
     url: str
@@ -181,7 +181,7 @@ class AskFabric:
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Effects that are executed in order; after a failure, the remaining ones are skipped."""
+    """Effects that are executed in order; if one fails, the remaining effects are skipped."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

@@ -2,11 +2,12 @@
 
 The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` under
 `networkTopologyDiscovery`; `ufm.py` implements `ufm`. Format and names follow Volcano's
-pkg/controllers/hypernode. A new name ends in a digest of the label instead of a random suffix, so
-each HyperNode is created only once. HyperNodes that Volcano created keep their names.
+pkg/controllers/hypernode. The name of a new HyperNode ends in a digest of the label instead of a
+random suffix, so each HyperNode is created only once. HyperNodes that Volcano created keep their
+names.
 
-`status.nodeCount` counts the nodes of all lower tiers and is updated on every change. Volcano
-counts direct members, and updates the count only when the HyperNode changes.
+`status.nodeCount` counts the nodes of a HyperNode and its descendants, and is updated on every
+change. Volcano counts direct members only, and updates the count only when the HyperNode changes.
 """
 
 from __future__ import annotations
@@ -67,19 +68,16 @@ MAX_TYPE: Final = 20
 """Maximum length of a topology type's name, in characters."""
 
 HOUR_MS: Final = 3_600_000
-"""Default time between queries of a fabric in ms, as in Volcano."""
+"""Default time in ms between two queries of a fabric server, as in Volcano."""
 
 RETRY_MS: Final = 60_000
-"""Maximum time in ms from a failed query to the next query."""
+"""Maximum time in ms between a failed query and the next one."""
 
 LEAST_MS: Final = 10_000
-"""Minimum configurable time between queries in ms."""
+"""Minimum value in ms that can be configured for the time between two queries."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""A reference with an empty name; reconciling it covers all HyperNodes.
-
-No object has an empty name.
-"""
+"""A placeholder for all HyperNodes: no object has an empty name."""
 
 
 class ConfigError(Exception):
@@ -196,7 +194,10 @@ def _read_labels(name: str, levels: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes with the same value of a label, or the HyperNodes one tier below for these nodes."""
+    """A HyperNode to create, for the nodes with one value of a label.
+
+    `members` holds names of nodes on tier 1, and of HyperNodes of the next lower tier above it.
+    """
 
     type: str
     tier: int
@@ -218,7 +219,7 @@ def _choose_name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) 
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes that follow from node labels, keyed by name.
+    """Return the HyperNodes that the node labels define, keyed by name.
 
     `known` lists the existing HyperNodes.
     """
@@ -230,7 +231,7 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # A node joins the groups of the labels that precede the first label that it lacks.
+            # A node belongs to one group per label, up to the first label that it does not have.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)
@@ -262,13 +263,13 @@ class Discovery:
 
     @property
     def controller(self) -> Controller:
-        """The controller for HyperNode discovery, with the changes that wake it."""
+        """The controller for HyperNode discovery; it watches its ConfigMap, nodes, HyperNodes."""
         return Controller(
             name="hypernode",
             kind=CONFIG_MAP,
             decide=self.decide,
             wakes=dict.fromkeys((NODE, HYPER_NODE), lambda _obj, _world: (self._ref,)),
-            # The controller restores these fields if others change them.
+            # If another client changes these fields of a HyperNode, the controller restores them.
             facets={NODE: labels_of, HYPER_NODE: lambda obj: (labels_of(obj), spec_of(obj))},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )
@@ -293,7 +294,7 @@ class Discovery:
     def _discover_fabric(
         self, config: Manifest, sources: Sources, world: World
     ) -> Iterator[Effect]:
-        """Yield a due query to the fabric server, and the changes that its last reply requires."""
+        """Yield the next query of the fabric server, if due, and the changes to HyperNodes."""
         fabric = sources.fabric
         if fabric is None:
             return

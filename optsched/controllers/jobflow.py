@@ -2,8 +2,9 @@
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
 docs/design/jobflow. `dependsOn.probe` and `patch` follow that design; Volcano's controller ignores
-both fields. With probes, a job may start before its dependencies end, as soon as their probed tasks
-are ready. A patch changes a template field by field, and matches list items by name.
+both fields. With probes, a job may start before the jobs on which it depends complete, as soon as
+their probed tasks are ready. A patch changes single fields of a template; list items are matched by
+name.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Names of fields that can identify the items of a list of objects."""
+"""Fields that may identify list items: a patch item changes the item with the same value."""
 
 
 def job_name(flow: str, template: str) -> str:
@@ -85,9 +86,9 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs keyed by template name.
 
-    `foreign` lists the job names of the JobFlow that other owners' jobs already have.
-    `deleted_jobs` lists the templates whose jobs completed and were deleted later, for example by
-    their TTL.
+    `foreign` lists the names that the JobFlow's jobs should have, but that jobs of other owners
+    have. `deleted_jobs` holds the templates whose job completed and was then deleted, for example
+    after its TTL.
     """
 
     flow: JobFlow
@@ -97,7 +98,7 @@ class _Case:
     deleted_jobs: frozenset[str]
 
     def is_completed_before(self, template: str) -> bool:
-        """Return whether a template's job has completed, even if it was deleted later."""
+        """Return whether a template's job has completed; it may have been deleted afterwards."""
         job = self.jobs.get(template)
         is_completed = job is not None and job_phase_of(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
@@ -111,7 +112,7 @@ class _Case:
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
-    """Return the jobs to create or delete, and the JobFlow's status patch."""
+    """Return the effects that create or delete jobs, and the patch of the JobFlow's status."""
     flow, _ = parse_jobflow(manifest)
     if flow is None or is_terminating(manifest):
         return ()
@@ -177,11 +178,11 @@ _REACHED: Final = {
     "Completed": ("Succeeded",),
     "Pending": ("Pending", "Running", "Succeeded"),
 }
-"""Maps a probe's phase to the pod phases that satisfy the probe."""
+"""Maps the phase in a probe to the pod phases that satisfy it."""
 
 
 def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """Return the effects while a job must wait, or None if the job may start."""
+    """Return None if a job may start; if it must wait, return the effects that send its probes."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -195,7 +196,7 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
         reached = _REACHED.get(probe.phase, (probe.phase,))
         if not members or any(status_of(pod).get("phase") not in reached for pod in members):
             return ()
-    # None stands for the probe of a missing pod or of a pod without an address.
+    # None stands for a probe that cannot be sent, because the pod is missing or has no address.
     questions: list[Question | None] = []
     probed = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
@@ -254,9 +255,9 @@ def _create_job(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 
 
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
-    """Return a value with a patch merged field by field; lists are merged by their key field.
+    """Return a JSON value after a patch: mappings are merged field by field, lists by `_KEYS`.
 
-    A None value in the patch removes the field. A list without a key field is replaced.
+    None in the patch removes a field. A list whose items lack a common key field is replaced.
     """
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}
@@ -322,7 +323,7 @@ def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     since = subobject(status, "state").get("lastTransitionTime")
     histories = list(before.get("runningHistories") or [])
     if state and not (histories and histories[-1].get("state") == state):
-        # A phase change ends the last entry and starts a new one.
+        # A phase change ends the last history entry and adds a new one.
         if histories and since:
             histories[-1] = {**histories[-1], "endTimestamp": since}
         histories.append({**({"startTimestamp": since} if since else {}), "state": state})
@@ -370,7 +371,7 @@ def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
 
 
 def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
-    """Wake the JobFlow of a pod's job if any JobFlow in the namespace has probes."""
+    """Yield the JobFlow of a pod's job if any JobFlow in the namespace has probes."""
     if not world.list_indexed(_PROBING, namespace_of(pod)):
         return
     owner = controller_of(pod)

@@ -1,11 +1,11 @@
 """PodGroups for pods of Deployments, StatefulSets and Kubernetes Jobs, and for bare pods.
 
-All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has
-its own PodGroup. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
+All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner gets
+a PodGroup of its own. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
-Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
-controller never removes annotations or labels from a PodGroup, so the scheduler's annotations and
-labels are kept. Pods that have ended are ignored.
+Differences from Volcano: Pods get an event if their queue does not exist or is not open. The
+controller never removes annotations or labels from a PodGroup, so those that the scheduler adds are
+kept. Pods that have ended are ignored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
     for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
 }
-"""Kinds of owners whose annotations a PodGroup inherits, keyed by (apiVersion, kind)."""
+"""The kinds of owners from which PodGroups inherit annotations, keyed by (apiVersion, kind)."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST: Final = 2**31 - 1
@@ -90,8 +90,9 @@ _MOST: Final = 2**31 - 1
 class Options:
     """Which pods get PodGroups, and what a PodGroup inherits.
 
-    `inherits` lists the prefixes of the annotations and labels that a PodGroup copies. With
-    `--inherit-owner-annotations=false`, it is empty, and the owner does not determine `minMember`.
+    A PodGroup inherits the annotations and labels whose key has a prefix in `inherits`. With
+    `--inherit-owner-annotations=false`, `inherits` is empty, and the owner's annotations do not
+    determine `minMember`.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -115,7 +116,7 @@ class PodGroups:
 
     @property
     def controller(self) -> Controller:
-        """The PodGroup controller, with the changes that wake it."""
+        """The PodGroup controller; it watches pods, queues and the owners of pods."""
         wakes: dict[Kind, Wakes] = {POD: self._pod_wakes, QUEUE: self._queue_wakes}
         for kind in OWNERS.values():
             wakes[kind] = lambda owner, _: (
@@ -141,8 +142,8 @@ class PodGroups:
         pods = sorted(members, key=lambda pod: (created_ms(pod), name_of(pod)))
         followed = _find_followed_pod(pods, group)
         owner = _find_owner(followed or group, world)
-        # If an owner has 0 replicas, all its remaining pods are about to terminate. If a user chose
-        # the name `podgroup-…`, the PodGroup's owner may own none of the pods.
+        # If an owner has 0 replicas, all its remaining pods will terminate, so its PodGroup is
+        # deleted. A PodGroup to which a user gave the name `podgroup-…` may have another owner.
         is_own_group = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
         if owner is not None and is_own_group and spec_of(owner).get("replicas") == 0:
             if group is None:
@@ -157,7 +158,7 @@ class PodGroups:
             if obstacle is None:
                 made = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
-            # The message is the same as the scheduler's, so that the API server merges the events.
+            # The scheduler emits the same message, so both become one Event.
             reason, message = obstacle
             code = reason.value
             event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)
@@ -177,7 +178,7 @@ class PodGroups:
     # --- membership ------------------------------------------------------------------------------
 
     def _find_group_keys(self, pod: Manifest) -> Iterator[str]:
-        """Yield the key of a pod's PodGroup, unless the pod has ended or names another PodGroup."""
+        """Yield the key of the PodGroup generated for a pod, if this controller must create one."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
             return
@@ -199,7 +200,7 @@ class PodGroups:
             yield f"{namespace_of(pod)}/{made}"
 
     def _find_queues(self, pod: Manifest) -> Iterator[str]:
-        """Yield the queue in a pod's annotation, as long as the pod has no PodGroup."""
+        """Yield the queue that a pod's annotation names, unless the pod already has a PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
             for _ in self._find_group_keys(pod):
@@ -211,7 +212,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Wake the PodGroups of pods that wait for a queue named by the pod or its namespace."""
+        """Yield the PodGroups to create for pods that name this queue or whose namespace does."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -228,7 +229,7 @@ class PodGroups:
     ) -> dict[str, Any]:
         """Return the desired PodGroup.
 
-        `pod` is the pod from which the PodGroup takes its settings.
+        `pod` is the pod whose queue, requests and annotations the PodGroup gets.
         """
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
@@ -249,7 +250,7 @@ class PodGroups:
             "priorityClassName": spec_of(pod).get("priorityClassName") or None,
             "networkTopology": _read_topology(annotations_of(pod)),
         }
-        # A pod without a controller is itself the owner of its PodGroup.
+        # A pod that no controller owns becomes the owner of its PodGroup.
         owners = [owner_reference(POD, pod)]
         if controller_of(pod) is not None:
             owners = list(meta_of(pod)["ownerReferences"])
@@ -279,11 +280,11 @@ class PodGroups:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod that belongs to the PodGroup's users, or else the newest pod.
+    """Return the newest pod with the same submitters as the PodGroup, or else the newest pod.
 
-    If there is no PodGroup, the oldest pod determines the users. `pods` must be sorted by age.
-    Users may write any owner reference into a pod, so a pod of another user must not change the
-    PodGroup's queue, owner or submitter.
+    If there is no PodGroup, the submitters of the oldest pod are used. `pods` must be sorted from
+    oldest to newest. Users may write any owner reference into a pod, so a pod of another user must
+    not change the PodGroup's queue, owner or submitter.
     """
     if not pods:
         return None
@@ -308,7 +309,7 @@ def _read_topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """Return an object's controlling owner, if it exists and its kind is in `OWNERS`."""
+    """Return the controller of an object, or None if it is missing or its kind not in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None
@@ -323,7 +324,7 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield the patch that corrects a PodGroup, without the fields that other clients write."""
+    """Yield the patch that corrects the fields of a PodGroup that this controller sets, if any."""
     body: dict[str, Any] = {}
     spec, known = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -344,7 +345,7 @@ def _is_annotated(pod: Manifest) -> bool:
 
 
 def _find_obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
-    """Return why no PodGroup may be created in a queue, as a code and a message, or None."""
+    """Return the reason (code, message) that a queue accepts no PodGroup, or None if it does."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         listed = world.listed(QUEUE)

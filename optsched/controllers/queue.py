@@ -5,7 +5,7 @@ States, actions and annotations follow Volcano's pkg/controllers/queue. This con
 scheduler writes the counts and amounts in the status.
 
 Differences from Volcano:
-A parent queue is Closed only when all its child queues are Closed.
+A parent queue becomes Closed only after all its child queues are Closed.
 A completed PodGroup does not keep its queue Closing.
 A queue in an unknown state becomes Open, or Closed if its parent queue is closed.
 A queue that a Command closed stays closed when its parent queue opens.
@@ -79,7 +79,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 class _DesiredState:
     """The desired state of a queue.
 
-    `by_parent` is true if only the parent queue keeps the queue closed.
+    `by_parent` is true if the queue is closed only because its parent queue is closed.
     """
 
     is_open: bool
@@ -89,8 +89,8 @@ class _DesiredState:
 def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
-    Commands, the parent queue and the queue's PodGroups determine the desired state. The writes are
-    ordered so that a crash between two of them is harmless: `volcano.sh/closed-by-parent` is set
+    Commands, the parent queue and the queue's PodGroups determine the desired state. A crash
+    between two writes is harmless because of their order: `volcano.sh/closed-by-parent` is set
     before the state becomes Closing or Closed, and removed after the state becomes Open. Commands
     are deleted last.
     """
@@ -139,13 +139,13 @@ def reconcile(queue: Manifest, world: World) -> Effects:
 
 
 def _find_refusal(action: str, queue: Manifest, world: World) -> str:
-    """Return why a Command on a queue is rejected; empty if it is executed."""
+    """Return the reason that a Command on a queue is rejected, or "" if it is accepted."""
     if action not in _ACTIONS:
         return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
     if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
         return f"queue {ROOT_QUEUE} cannot be closed: every other queue is below it"
     if action == OPEN_QUEUE and _is_shut(parent := parent_of(queue), world):
-        return f"queue {name_of(queue)} stays closed while its parent {parent} is: open that first"
+        return f"queue {name_of(queue)} stays closed: its parent {parent} is closed; open it first"
     return ""
 
 
@@ -176,7 +176,7 @@ def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventTy
 
 
 def _group_wakes(group: Manifest, world: World) -> Iterable[Ref]:
-    """Wake a PodGroup's queue if the queue is Closing or Closed."""
+    """Return a PodGroup's queue if the queue is Closing or Closed, to reconcile it."""
     name = queue_of_group(group)
     return (Ref(QUEUE, "", name),) if _is_shut(name, world) else ()
 
@@ -199,7 +199,7 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """Count the PodGroups by phase and queue; 0 for a queue without PodGroups."""
+    """Return the number of PodGroups in each queue (by name) for each phase."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

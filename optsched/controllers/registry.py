@@ -1,4 +1,4 @@
-"""The list of all controllers, and their selection with `--controllers`."""
+"""The list of all controllers, and the parser of the option `--controllers`."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 
 
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
-    """Return the controllers that `--controllers` selects, as in Volcano.
+    """Return the controllers that the words of `--controllers` select, as in Volcano.
 
     `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
     queue-controller, are accepted. Unknown excluded names are ignored. Raises ValueError if a
-    selected controller is unknown or no controller is left.
+    selected name is unknown or no controller is selected.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}
@@ -65,10 +65,10 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
     unknown = sorted(selected - known)
     listed = ", ".join(sorted(known))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no controller: there are {listed}")
+        raise ValueError(f"{unknown[0]!r} is not a controller: the controllers are {listed}")
     names = (known if EVERY in given else selected) - excluded
     if not names:
-        raise ValueError(f"no controller is left: name some of {listed}, or * for all")
+        raise ValueError(f"no controller is selected: name some of {listed}, or * for all")
     return tuple(controller for controller in every if controller.name in names)
 
 

@@ -3,9 +3,9 @@
 UFM lists the ports of a fabric. A host's port names the leaf switch to which it is connected. Hosts
 that are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2
 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
-(pkg/controllers/hypernode/discovery/ufm). Volcano numbers leaf switches by their current order, so
-names can change. optsched reuses the name of the existing HyperNode that contains most hosts of the
-group.
+(pkg/controllers/hypernode/discovery/ufm). Volcano numbers HyperNodes in the current order of the
+leaf switches, so their names can change. optsched reuses the name of the existing HyperNode that
+contains most of the hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.api.json_fields import Manifest
 
 SOURCE: Final = "volcano.sh/network-topology-source"
-"""HyperNode label that names the source from which the HyperNode was created."""
+"""Label of HyperNodes; its value is the source that discovered the HyperNode."""
 
 BY_UFM: Final = "ufm"
 PATH: Final = "/ufmRest/resources/ports"
@@ -36,20 +36,20 @@ LEAF: Final = "leaf-hn-"
 SPINE: Final = "spine-hn"
 _LONGEST: Final = 253
 _HOST_PORT: Final = "Computer"
-"""Text in a port's description that marks the port of a host."""
+"""A port belongs to a host if its description contains this word."""
 
 Link: TypeAlias = tuple[str, str]
 """The names of a host and of a leaf switch to which one of the host's ports is connected."""
 
 
 class UfmError(ValueError):
-    """Raised if a reply of UFM cannot be parsed."""
+    """Raised if a response from UFM cannot be parsed."""
 
 
 def read_links(body: bytes) -> tuple[Link, ...]:
-    """Return the distinct links from hosts to leaf switches in a UFM reply; raises UfmError.
+    """Return the distinct links from hosts to leaf switches in a UFM response; raises UfmError.
 
-    Switch ports, and ports without the name of a host or switch, are skipped.
+    Ports of switches are skipped, and so are ports for which UFM names no host or no switch.
     """
     try:
         ports = json.loads(body)
@@ -67,7 +67,10 @@ def read_links(body: bytes) -> tuple[Link, ...]:
 
 
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return groups of connected hosts, each with its first leaf switch, sorted by name."""
+    """Return a (leaf switch, hosts) pair for each group of hosts that leaf switches connect.
+
+    The switch is the first of the group by name. Pairs and hosts are sorted by name.
+    """
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)
     for host, switch in links:
@@ -90,7 +93,7 @@ def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...
 
 
 def find_invalid_hosts(links: Iterable[Link]) -> tuple[str, ...]:
-    """Return the host names that are not valid node names, sorted."""
+    """Return the sorted host names that are not valid as Kubernetes node names."""
     names = sorted({host for host, _ in links})
     return tuple(
         name for name in names if len(name) > _LONGEST or re.fullmatch(NAME_PATTERN, name) is None
@@ -100,7 +103,7 @@ def find_invalid_hosts(links: Iterable[Link]) -> tuple[str, ...]:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes that follow from the links, keyed by name.
+    """Return the HyperNodes that the links define, keyed by name.
 
     `known` lists the existing HyperNodes that UFM discovery created.
     """
@@ -114,7 +117,7 @@ def fabric_hypernodes(
         for each in known
         if name_of(each).startswith(LEAF)
     }
-    # Each group keeps the name of the HyperNode that contains most of its hosts.
+    # Each group gets the name of the existing HyperNode that contains most of its hosts.
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)
@@ -136,7 +139,7 @@ def fabric_hypernodes(
 def build_hypernode(
     name: str, labels: Mapping[str, str], spec: Mapping[str, Any], members: Iterable[str]
 ) -> dict[str, Any]:
-    """Return a HyperNode; its members are nodes if the tier in `spec` is 1, else HyperNodes."""
+    """Return a HyperNode manifest; its members are nodes on tier 1, HyperNodes on other tiers."""
     kind = MemberType.NODE if spec["tier"] == 1 else MemberType.HYPER_NODE
     selected = [{"type": kind.value, "selector": {"exactMatch": {"name": n}}} for n in members]
     return {

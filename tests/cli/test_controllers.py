@@ -64,7 +64,7 @@ def test_controllers_are_chosen(ran: list[Settings]) -> None:
     assert [controller.name for controller in ran[0].controllers] == ["queue"]
     code, output = call("--controllers", "quue")
     assert code == 2
-    assert "'quue' is no controller" in output
+    assert "'quue' is not a controller" in output
 
 
 def test_the_config_map_is_volcanos_unless_told_otherwise(ran: list[Settings]) -> None:

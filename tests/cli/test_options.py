@@ -298,7 +298,7 @@ def test_wrong_usage_without_accepted_values_names_the_help() -> None:
         ("webhook --scheduler-name=", "the name is empty"),
         ("scheduler --default-queue=a\tb", "is not a valid name"),
         (f"controllers --default-queue={'x' * 300}", "the name has 300 characters"),
-        ("controllers --controllers=", "no controller is left"),
+        ("controllers --controllers=", "no controller is selected"),
         (
             "scheduler --default-queue=[/b]",
             "'[/b]' is not a valid name: write at most 253 lower-case",

@@ -34,11 +34,15 @@ def test_names_choose_controllers(text: str, expected: set[str]) -> None:
 
 
 def test_a_controller_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match=r"'quue' is no controller: there are .*, podgroup, queue"):
+    with pytest.raises(
+        ValueError, match=r"'quue' is not a controller: the controllers are .*, podgroup, queue"
+    ):
         names("*,quue")
 
 
 @pytest.mark.parametrize("text", ["", " ", ",", "-queue", "queue,-queue"])
 def test_a_service_without_any_controller_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no controller is left: name some of .*, or \* for all"):
+    with pytest.raises(
+        ValueError, match=r"no controller is selected: name some of .*, or \* for all"
+    ):
         names(text)
