@@ -1,9 +1,9 @@
 """Select and run the engines for a problem, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
-and the solver does not run. Otherwise, a small problem is solved with variables for single nodes, a
-larger one with node classes and configurations. A problem too large for node classes is solved for
-a few nodes at a time.
+and the solver does not run. Otherwise, a small problem is solved with a variable for each task
+class and node, a larger problem with node classes and configurations. A problem too large for node
+classes is solved by searches of a few nodes each.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MOST_DIRECT = 3000
 BEST_DIRECT = 400
 """Maximum number of (task class, node) pairs for which `DIRECT` runs before `CONFIGURATIONS`.
 
-It applies if many nodes have equal idle capacity and the policy has no levels over domains: the
-model with configurations is then exact except for node scores.
+The limit applies if many nodes have equal idle capacity and the policy has no levels over domains.
+The model with configurations is then exact except for node scores.
 """
 
 MOST_RELAXED = 20_000
@@ -66,25 +66,25 @@ The solver cannot build and relax a larger model in time.
 CROWDED_PAIRS_PER_MS = 500
 """Maximum number of (task class, node) pairs per millisecond of budget, over all crowded searches.
 
-A crowded search covers few nodes with many task classes. Its model is small, but is built from
-tables of all pairs.
+A crowded search covers few nodes with many task classes. Its model is small, but the tables from
+which the model is built cover all pairs.
 """
 
 ROUND_MS = 400
 """Budget of one neighbourhood in milliseconds; a larger budget allows more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
-"""Number of neighbourhoods that are searched without a wall-time limit."""
+"""Number of neighbourhoods to search if there is no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""Maximum time in milliseconds that the engines leave unused for other work."""
+"""Maximum time in milliseconds that the engines reserve for other work."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""The values of `stopped` of searches that prove no bound."""
+"""The `stopped` reasons of searches that prove no bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
@@ -171,8 +171,9 @@ def is_ideal(
 ) -> bool:
     """Return whether a plan is good enough to skip the solver.
 
-    If a task is unplaced, every level must have its ideal value. Otherwise only the levels over
-    domains must, unless the problem is too large for `DIRECT`.
+    If a task is unplaced, every level must have its ideal value. If all tasks are placed,
+    only levels over domains need their ideal value. No level needs it if the problem is too large
+    for `DIRECT`.
     """
     pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -258,8 +259,8 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A bound on a level holds for every plan that is no worse on earlier levels, as the new plan
-    # is.
+    # A bound on a level holds for every plan that is no worse on earlier levels, including the new
+    # plan.
     results = []
     for result, value in zip(best.results, values, strict=True):
         status = LevelStatus.OPTIMAL if value == result.bound else LevelStatus.FEASIBLE
@@ -280,7 +281,7 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Continue the reported times of the next engine from the last reported time."""
+        """Let the next engine's reported times continue from the last reported time."""
         self._begun_s = self._last_s
 
 
@@ -314,7 +315,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """A mask (G,) of gangs that node classes cannot describe, and the rules responsible."""
+        """A mask (G,) of gangs that node classes cannot model, and the rules that cause this."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -328,8 +329,7 @@ def _exclude_final_gangs(
     final[list(incumbent.final)] = True
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
-    # Gangs that rules tie to final gangs are final too, except by rules that `fix_decisions`
-    # handles.
+    # Gangs that rules tie to final gangs are final too, unless `fix_decisions` handles the rule.
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -355,17 +355,18 @@ def _exclude_final_gangs(
         selecting = {m for c in waiting for m in problem.classes.relations[c]} & near
         affected |= np.array([not selecting.isdisjoint(c) for c in carries], np.bool_)
         final[problem.gang_of[affected[problem.task_class]]] = True
-    # No other gang may use the nominated nodes of final gangs, even if it could start there now.
+    # No other gang may use the nominated nodes of final gangs, even if the gang could start there
+    # now.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the engines in order; a second engine solves the levels that the first does not prove.
+    """Return the engines in order; a second engine solves the levels not proved by the first.
 
-    Problems with tied gangs or levels over domains are solved node by node if they are small
-    enough. Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A
-    problem too large for the budget is solved for a few nodes at a time.
+    Problems with tied gangs or levels over domains are solved by `DIRECT` if they are small enough.
+    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A problem too
+    large for the budget is solved by searches of a few nodes each.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -397,7 +398,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Solution, SolveRequest]
 ) -> Solution:
-    """Return the solution of one engine, or the incumbent if that is better."""
+    """Return the solution of one engine, or the incumbent if the incumbent is better."""
     levels = part.goal.levels
     incumbent, search = run
     relaxed = part.left_out
@@ -446,8 +447,8 @@ def _search_neighbourhoods(
 ) -> Solution:
     """Improve the incumbent by a sequence of searches, each over a few nodes.
 
-    Each search starts from the best plan so far. None of them proves a bound for the whole problem,
-    so the incumbent's bounds are kept.
+    Each search starts from the best plan so far. No search proves a bound for the whole problem, so
+    the incumbent's bounds are kept.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -531,7 +532,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # The model does not count gangs outside of it, so compute the values from the decisions.
+        # The model does not count excluded gangs, so compute the values from the decisions.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -548,7 +549,7 @@ class _SolverProgress:
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without the gangs that node classes cannot describe."""
+    """Return the problem, incumbent and goal without the gangs that node classes cannot model."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -558,11 +559,11 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
+    """Return the problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so the known values must not either.
+    # The model does not count the excluded gangs, so exclude them from the known values.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
@@ -578,7 +579,7 @@ def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
 
 
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
-    """Return the number of (task class, node) pairs in which a task of the class fits the node.
+    """Return the number of (task class, node) pairs where a task of the class fits on the node.
 
     If the number of classes times nodes exceeds 50 · `MOST_DIRECT`, this product is returned as an
     upper bound.
@@ -588,7 +589,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return a mask (G,) of the gangs that node classes cannot describe, and the rules responsible.
+    """Return a mask (G,) of gangs that node classes cannot model, and the rules that cause this.
 
     The mask contains gangs whose tasks depend on other tasks of their node or can use too many
     domains.

@@ -1,1 +1,1 @@
-"""Encode a problem as a level model by nodes or by configurations, and decode solutions."""
+"""Encode a problem as a level model over nodes or configurations, and decode its solutions."""

@@ -26,16 +26,16 @@ def assign_tasks(
 ) -> Decisions:
     """Assign the placed tasks of a solution to gangs and nodes.
 
-    Tasks that are bound to network domains get their nodes first, starting with domains of the
-    lowest tier. Tasks of wider domains can then use any remaining node.
+    Tasks that are restricted to network domains get their nodes first, starting with domains of the
+    lowest tier. Tasks with wider domains can then use any remaining node.
 
     Parameters
     ----------
     form, solution
         The aggregated model, and the values (variables,) of its variables.
     slots
-        For each task class, an ascending array of nodes, in which a node occurs once for each task
-        of the class that it can take. No array is shorter than the number of placed tasks.
+        For each task class, an ascending array of nodes. A node occurs once for each task of the
+        class that it can hold. No array is shorter than the number of placed tasks.
     base
         The decisions about gangs that are not in the model.
 
@@ -62,18 +62,18 @@ class _TaskGroup:
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """The node of each task if the solution determines it, or None if any node will do."""
+    """The node of each task if the solution determines it, or None if every node is allowed."""
 
     @property
     def tier(self) -> float:
-        """The sort key: groups with fixed nodes first, groups without a domain last."""
+        """The sort key: groups with fixed nodes come first, and groups without a domain last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """The nodes of a solution for each task class, as far as no task is assigned to them yet."""
+    """The nodes of a solution for each task class, without those already given to tasks."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -82,7 +82,7 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Take nodes for the tasks of a group, and return them."""
+        """Choose nodes for the tasks of a group, remove them from the stock, and return them."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
@@ -103,7 +103,7 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return how many tasks (N,) of a class each node can still take, as a mutable array."""
+        """Return how many more tasks (N,) of a class fit on each node, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
@@ -183,9 +183,9 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return, by subgroup index, the domain (number,) of each starting gang's subgroup.
+        """Return the domain (number,) of each starting gang's subgroup, keyed by subgroup index.
 
-        The key `NO_PART` stands for whole gangs. The domain is `NOWHERE` if there is none.
+        The key `NO_PART` stands for whole gangs. Without a domain, the value is `NOWHERE`.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
@@ -205,7 +205,7 @@ class _GangAssignment:
         return found
 
     def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Return the domain (number,) of a subgroup in each gang, inside the gang's domain."""
+        """Return the domain (number,) of each gang's subgroup, within the gang's domain."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
         found = np.full(len(within), NOWHERE, np.int64)
@@ -222,7 +222,7 @@ class _GangAssignment:
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Yield the variables of domain choices and of tasks bound to domains, with their values."""
+    """Yield the variables of domain choices and of tasks in chosen domains, with their values."""
     for choice in form.choices.all:
         problem, gangs, h = form.problem, form.gangs, choice.gang_class
         members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]

@@ -1,7 +1,7 @@
-"""Copies of task classes for tasks that are bound to network domains, in configuration models.
+"""Copies of task classes for tasks restricted to network domains, in configuration models.
 
-For tasks of class c that are bound to domain d, the model has a copy of the class that fits only
-nodes in d. A copy has the request of its class and its own supply row.
+Tasks of class c that are restricted to domain d have a copy of the class, which fits only nodes in
+d. A copy has the request of its class and its own supply row.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the tasks per class (…, C), where `tasks` (…, C') counts classes and copies."""
+        """Return the tasks per class (…, C) from the tasks (…, C') per class or copy."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -75,7 +75,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Return the task classes with their domain copies, after adding a supply row per copy."""
+    """Add a supply row per domain copy; return the task classes with their domain copies."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

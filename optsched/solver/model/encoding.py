@@ -1,4 +1,4 @@
-"""Encode a problem as a level model by nodes or by node classes, and decode solutions."""
+"""Encode a problem as a level model over nodes or node classes, and decode its solutions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""Maximum number of incumbent configurations with which column generation starts."""
+"""Maximum number of the incumbent's configurations with which column generation starts."""
 
 MOST_START_CELLS = 4_000_000
-"""Maximum number of cells in the table of incumbent configurations."""
+"""Maximum number of cells in the table of the incumbent's configurations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +80,10 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """For each level of the model, its index in the goal."""
+        """The index in the goal of each level of the model."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; `base` decides about gangs outside of the model."""
+        """Return the decisions of a solution; `base` holds the decisions on all other gangs."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Encoding(Protocol):
 class Direct:
     """A level model with one integer variable per task class and node.
 
-    It is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
+    The model is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
     variables, or -1 where a task class may not use a node.
     """
 
@@ -121,8 +121,8 @@ def encode_direct(
 ) -> Direct:
     """Encode all hard rules over variables x[c, n], the number of tasks of class c on node n.
 
-    With a `neighbourhood`, the model adds no tasks to nodes outside of it, and its bounds hold only
-    for plans that do not either.
+    With a `neighbourhood`, the model adds no tasks to nodes outside of it. The model's bounds then
+    hold only for plans that add none there either.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -138,7 +138,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # Tasks on nodes must equal placed tasks, because rules may depend on a task's node.
+    # The tasks on nodes must add up to the placed tasks, because rules may depend on a task's node.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -175,9 +175,9 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """Return the first level (variables,) that depends on the gangs of each variable.
+    """For each variable, return the first level that depends on the gangs it counts.
 
-    The result is -1 for a variable that belongs to no gang.
+    The result (variables,) is -1 for a variable that counts no gangs.
     """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
@@ -187,7 +187,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # An expression with a variable of no gang may depend on all gangs.
+        # An expression with a variable that counts no gangs may depend on all gangs.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
@@ -199,11 +199,11 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of classes and nodes that get no tasks beyond the incumbent's.
+    """Return a mask (C, N) of classes and nodes with no more tasks than in the incumbent.
 
-    Rules that tie tasks to nodes ignore nominations, so they could give other tasks the devices
-    that a nominated task needs. The nominated task fits on the node in addition to the incumbent's
-    tasks.
+    Rules that restrict tasks to nodes ignore nominations. So they could give other tasks the
+    devices that a nominated task needs. A nominated task fits on its node in addition to the
+    incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -245,7 +245,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; its configurations go to nodes in node order.
+        """Return the decisions of a solution; nodes get its configurations in node order.
 
         See `Encoding`.
         """
@@ -279,7 +279,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before classes are copied, because copies only increase it.
+    # Check the size before classes are copied for domains, because copies only increase the size.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -314,7 +314,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C): whether a task of each class fits a node of each node class."""
+    """Return a mask (K, C) of whether a task of each class fits a node of each node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -401,8 +401,8 @@ def _finish(
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # A choice binds the gangs of the class to domains, so gangs of other classes cannot replace
-        # them.
+        # A choice restricts the gangs of the class to domains, so gangs of other classes cannot
+        # replace them.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

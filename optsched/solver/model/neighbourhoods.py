@@ -58,9 +58,9 @@ def choose_nodes(
 
     A pair is a task class and a node on which a task of the class fits. A node's weight grows with
     its idle capacity for waiting gangs, especially gangs of important tiers. The first
-    neighbourhood takes the nodes of the largest weight; later ones draw nodes at random by weight.
-    If the first node alone has too many pairs, `FEW_NODES` nodes are taken, and `choose_gangs`
-    limits the gangs.
+    neighbourhood contains the nodes of the largest weight; later neighbourhoods draw nodes at
+    random by weight. If the first node already has too many pairs, the neighbourhood has
+    `FEW_NODES` nodes, and `choose_gangs` limits the gangs.
 
     Parameters
     ----------
@@ -92,11 +92,11 @@ def choose_gangs(
     number: int,
     seed: int,
 ) -> Bool:
-    """Choose the gangs (G,) of a neighbourhood with too many pairs for one model, as a mask.
+    """Choose the gangs, as a mask (G,), of a neighbourhood with too many pairs for one model.
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
-    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 more belong to waiting gangs, preferably of
-    important tiers.
+    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 other task classes belong to waiting gangs,
+    preferably of important tiers.
 
     Parameters
     ----------
@@ -153,8 +153,8 @@ def _weigh_nodes(
         & (decisions.nominated < 0)
         & (problem.shape_of[problem.gang_of] >= 0)
     )
-    # Neighbourhood 0 prefers the most important tier with waiting tasks; each later one prefers the
-    # next tier, in rotation.
+    # Neighbourhood 0 prefers the most important tier with waiting tasks; the following
+    # neighbourhoods prefer the tiers round-robin.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

@@ -79,7 +79,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return how many tasks (C, N) of each class fit each node if no other pending task is placed.
+    """Return the extra resources that rules define on nodes; without such rules, no columns.
 
     The number is 0 for classes without open gangs.
     """

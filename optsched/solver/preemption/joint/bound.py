@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """Bounds over all plans that the policy allows, whatever they evict.
+    """Bounds that hold for all plans that the policy allows, with any evictions.
 
     Attributes
     ----------
@@ -40,8 +40,8 @@ class EvictionBounds:
         A lower bound on the number of evictions, over plans that are at least as good on the gang
         levels.
     whole_gangs
-        A lower bound on the number of gangs evicted entirely, over plans that are at least as good
-        on the gang levels and evict no more tasks than the given plan.
+        A lower bound on the number of gangs evicted entirely. It covers plans that are at least as
+        good on the gang levels and evict no more tasks than the given plan.
 
     """
 
@@ -113,7 +113,7 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an expression that bounds a level in the joint model, or None if there is none."""
+    """Return an expression that bounds a level in the joint model, or None if none is known."""
     form = joint.form
     # A queue's demand includes victims, so evictions do not reduce its deserved share.
     expression = level.encode(form)
@@ -155,7 +155,7 @@ class _Bounds:
             return None
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value: if the model is wrong, the bound then
+        # Require slightly less than the plan's value, so that a wrong model yields a bound that
         # contradicts the plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)

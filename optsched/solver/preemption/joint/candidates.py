@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Masks of running tasks that some plan may evict, by reason (axis V of `problem.running`).
+    """Masks of running tasks that some plan may evict (axis V of `problem.running`), by reason.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """A mask (V,) of the tasks that are preempted, exchanged or reclaimed by some plan."""
+        """A mask (V,) of the tasks that some plan preempts, exchanges or reclaims."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -50,8 +50,8 @@ def find_candidates(
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     waives
-        Whether to include protected tasks that only reclaims within a guarantee may evict. This is
-        valid only in a model for bounds, because the candidates do not depend on the reclaiming
+        Whether to include protected tasks that only reclaims within a guarantee may evict. `waives`
+        is valid only in a model for bounds, because the candidates do not depend on the reclaiming
         gang.
 
     """

@@ -1,10 +1,10 @@
 """Rows of the joint model that allow evictions only for gangs that are entitled to them.
 
-The rows are those of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if some
-admitted gang is entitled to its eviction; the model does not choose which gang is the preemptor.
-For each pair of a reclaimer class and a lending queue, rows limit how much the class reclaims and
-how much the lender gives back. A reclaimer class is a set of gang classes of one queue that request
-the same resources.
+The rows are the conditions of `plugins.eviction.entitled`, summed over gangs. A task is evicted
+only if some admitted gang is entitled to its eviction; the model does not choose which gang is the
+preemptor. For each pair of a reclaimer class and a lending queue, rows limit how much the class
+reclaims and how much the lender gives back. A reclaimer class is a set of gang classes of one queue
+that request the same resources.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""Maximum number of pairs for which a model for bounds limits the amounts reclaimed."""
+"""Maximum number of reclaimer and lender pairs for rows on reclaimed amounts, for bounds."""
 
 MOST_EXACT_PAIRS = 200
 """Maximum number of (reclaimer class, lending queue) pairs in an exact model."""
@@ -60,8 +60,8 @@ def add_entitlement_rows(
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a model for bounds, in which this
-        holds for all classes, and which omits conditions that cannot be written as rows.
+        Gang classes for which tasks may be evicted. None means a model for bounds, in which tasks
+        may be evicted for all classes, and which omits conditions that cannot be written as rows.
 
     Returns
     -------
@@ -102,8 +102,8 @@ def has_too_many_pairs(
 ) -> bool:
     """Return whether an exact model exceeds `MOST_EXACT_PAIRS` reclaimer and lender pairs.
 
-    `reclaimed` (K,) is the mask of victim groups that may be reclaimed, and `reclaims` (H,) that of
-    gang classes that may reclaim.
+    `reclaimed` (K,) masks the victim groups that may be reclaimed; `reclaims` (H,) masks the gang
+    classes that may reclaim.
     """
     if facts.due is None or not reclaimed.any():
         return False
@@ -119,7 +119,7 @@ def _add_preempt_rows(
     columns: tuple[I64, I64, Bool],
     preempts: Bool,
 ) -> None:
-    """Allow preemption only if a task of a gang with priority above the threshold is placed.
+    """Allow preemption only if a task of a gang with priority above `threshold` is placed.
 
     Each row is evicted − reclaimed ≤ count · gain, with a binary variable `gain`.
     """
@@ -145,7 +145,7 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add a row: `gain` is at most the number of placed tasks of some gang classes, a mask (H,)."""
+    """Add a row that limits `gain` to the number of placed tasks of gang classes in a mask (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
@@ -187,7 +187,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """Builds the rows that restrict reclaiming, which share variables."""
+    """Builds the rows that restrict reclaiming; these rows share variables."""
 
     def __init__(
         self,
@@ -220,8 +220,9 @@ class _Reclaiming:
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
-        A class is entitled if its queue, or an ancestor that it does not share with the lending
-        queue, deserves a share of a resource that the class requests.
+        A class is entitled if a queue above it deserves a share of a resource that the class
+        requests. This queue is the class's own queue, or an ancestor that the class does not share
+        with the lending queue.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -283,8 +284,8 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # At most one class reclaims from a lending queue, so one gang can be the reclaimer
-                # of all victims.
+                # At most one class reclaims from a lending queue, so that one gang can be the
+                # reclaimer of all its victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -302,7 +303,7 @@ class _Reclaiming:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         requested = pair.kind.sometimes if is_exact else pair.kind.always
         line = self._ancestors(pair.kind.queue)
-        # Common ancestors of the reclaiming and the lending queue do not gain anything.
+        # Common ancestors of the reclaiming and the lending queue gain nothing.
         for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
@@ -337,7 +338,7 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows that let a lender give back its excess, but nothing of its guarantee.
+        """Add rows that let a lender give back its excess, but keep its guarantee.
 
         `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """

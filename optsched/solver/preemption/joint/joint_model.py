@@ -1,4 +1,4 @@
-"""The joint model of gangs and victims, and what its variables mean."""
+"""The joint model of gangs and victims, and the meaning of its variables."""
 
 from __future__ import annotations
 

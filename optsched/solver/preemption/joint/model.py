@@ -1,9 +1,9 @@
-"""The joint model of a session: starting gangs, the nodes of their tasks, and evicted tasks.
+"""The joint model of a session: it chooses starting gangs, their tasks' nodes and the victims.
 
 Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
-of `solver.model.encoding` by an integer variable for each group of equal running tasks on a node,
-which counts the group's evictions. A model for bounds ignores rules that are neither in `_ENCODED`
-nor in `_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
+of `solver.model.encoding`: an integer variable for each group of equal running tasks on a node
+counts the group's evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor in
+`_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ MOST_SINGLE = 20_000
 """Maximum number of (task class, node) pairs for which nodes are not merged into sets."""
 
 MOST_MERGED = 4_000
-"""Maximum number of (task class, node set) pairs; with more, node sets are merged."""
+"""Maximum number of (task class, node set) pairs; if there are more, node sets are merged."""
 
 MERGED_SETS = 6
-"""Number of node sets after merging sets that form more than `MOST_MERGED` pairs."""
+"""Number of node sets after merging, if there are more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
 """Maximum number of step sizes per resource in rounded rows.
@@ -70,7 +70,7 @@ _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 """Rules whose rows hold for every plan with evictions if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose node masks ignore tasks of gangs, so they hold for plans with evictions."""
+"""Rules whose node masks ignore gang tasks, so that the masks hold for plans with evictions."""
 
 
 def encode_joint(
@@ -96,9 +96,9 @@ def encode_joint(
     Returns
     -------
     JointModel | None
-        The joint model, or None if it would have more than `MOST_VARIABLES` integer variables. An
-        exact model is also None if it has too many pairs of a reclaimer class and a lending queue,
-        or if `is_tied` is true.
+        The joint model, or None if it would have more than `MOST_VARIABLES` integer variables. For
+        an exact model, the result is also None if the model has too many pairs of a reclaimer class
+        and a lending queue, or if `is_tied` is true.
 
     """
     is_exact = waiting_gangs is not None
@@ -164,7 +164,7 @@ def encode_joint(
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule is custom, or ties placements to other tasks of a node.
+    """Return whether a rule is custom, or lets placements depend on other tasks of a node.
 
     The result is also True if gangs can choose from too many topology domains.
     """
@@ -179,9 +179,9 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class WaitingGangs:
-    """Masks (G,) of the gangs with an unplaced task, and of the gangs with a placed task.
+    """Masks (G,) of the gangs with at least one unplaced task, and with at least one placed task.
 
-    They describe the placements without evictions. A gang can be in both masks.
+    The masks describe the placements without evictions. A gang can be in both masks.
     """
 
     lacks: Bool
@@ -216,7 +216,7 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows: a gang class places no task if running tasks of its gangs are evicted.
+    """Add rows that let a gang class place no task if running tasks of its gangs are evicted.
 
     `gang_of` (K,) is the gang index of each victim group.
     """
@@ -238,7 +238,7 @@ def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Groups of equal running tasks that may move: node, number of tasks and request per group."""
+    """Groups of equal running tasks that may move: node, number and request of each group."""
 
     node: I64
     count: I64
@@ -375,8 +375,8 @@ def _add_rounded_rows(
 ) -> None:
     """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
-    They are Chvátal-Gomory roundings of each node's capacity row, summed over nodes: requests of
-    size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, their
+    These rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
+    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, their
     node sets and their requests of the resource. `capacity` holds each node's node set and
     capacity.
     """

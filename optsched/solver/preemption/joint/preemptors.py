@@ -102,11 +102,11 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Turn reclaimed victims into preempted ones where needed; return a mask (m,) of the rest.
+        """Make reclaimed victims preempted where needed; return a mask (m,) of the other reclaimed.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. If no preemptor does, a reclaimed task of the gang whose capacity is used becomes
-        preempted.
+        tasks. If no preemptor does, a reclaimed task of the gang becomes preempted, if a preemptor
+        uses its capacity.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -170,7 +170,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose victims must be evicted together, due to minimums or subgroups."""
+        """Return the gangs whose victims minimums or subgroups force to be evicted together."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -184,7 +184,7 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the preemptor of each victim that has one.
+        """Return the preemptor of each victim, without the victims that have no preemptor.
 
         Victims of gangs that are evicted entirely get their preemptors first.
         """
@@ -196,7 +196,8 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor with tasks on the victim's node, because it needs the eviction.
+                # Prefer a preemptor with tasks on the victim's node, because that preemptor needs
+                # the eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -219,7 +220,7 @@ class Preemptors:
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
         """Return the first gang that uses the capacity of a victim, if necessary after a swap.
 
-        Returns None if no gang does.
+        Returns None if no gang uses a victim's capacity.
         """
         gang = self._find_user(preemptors, victims)
         if gang is not None:

@@ -1,8 +1,8 @@
-"""Rows of the exact joint model that evict tasks only where an entitled gang gets the node.
+"""Rows of the exact joint model that allow evictions only on nodes used by entitled gangs.
 
 The verifier rejects a plan whose preemptor does not use the capacity of its victims. Without these
-rows, the model could evict tasks for a gang on nodes that the gang does not use, and other queues
-could use that capacity without being entitled to reclaim it.
+rows, the model could evict tasks for a gang on nodes that the gang does not use. Other queues could
+then use the capacity without being entitled to reclaim it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """Adds the rows that allow victims only on nodes that entitled gangs get."""
+    """Adds the rows that allow victims only on nodes used by entitled gangs."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
@@ -29,12 +29,12 @@ class Presence:
     def add_rows(self) -> None:
         """Add the rows for every group of victims.
 
-        If a gang is evicted entirely or by subgroups, an entitled gang must get the node of one of
-        the evicted tasks. In all other cases, an entitled gang must get the victim's node.
+        If a gang is evicted entirely or by subgroups, an entitled gang must use the node of one of
+        the evicted tasks. In all other cases, an entitled gang must use the victim's node.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
-        # Limit tasks on nodes to placed tasks, so that each task justifies victims on one node
-        # only.
+        # Limit tasks on nodes to placed tasks, so that each task justifies victims on only one
+        # node.
         for task_class, row in enumerate(joint.supplied):
             mine = row[row >= 0]
             placed = form.placed(
@@ -55,7 +55,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
-        """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).
+        """Allow victims of group `k` only if an entitled gang uses a node of groups `mine` (K,).
 
         If a binary variable in `unless` is 1, the row does not restrict the victims.
         """
@@ -92,7 +92,7 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,): the tasks of a class on each node set, for some gang classes (H,).
+        """Return the variables (M,) that count a class's tasks of gang classes (H,) per node set.
 
         A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
         the tasks of all gang classes.

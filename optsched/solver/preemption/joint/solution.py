@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _MAX_SOLVES = 4
 """Maximum number of solves of a joint model.
 
-Each further solve excludes victims whose capacity no gang used.
+Each additional solve excludes victims whose capacity no gang used.
 """
 
 _MS_PER_VARIABLE = 0.1
@@ -62,7 +62,7 @@ DropInvalid: TypeAlias = (
 )
 """Removes the actions of gangs that violate a rule.
 
-Its last argument lists gang keys in order of importance.
+The last argument lists gang keys in order of importance.
 """
 
 
@@ -112,8 +112,8 @@ def find_victims_jointly(
     Returns
     -------
     EvictionPlan | None
-        Victims and nominations. None if the model is too large or omits rules on nodes, if the time
-        limit is reached, or if no eviction remains after removing invalid actions.
+        Victims and nominations. The result is None if the model is too large or omits rules on
+        nodes. It is also None if the time limit is reached, or if no valid eviction remains.
 
     """
     tiers, levels = goal
@@ -224,7 +224,7 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Decode a solution to evictions and nominations, and drop those that violate rules.
+    """Decode a solution to evictions and nominations, without those that violate rules.
 
     The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
     no preemptor uses keep running, and gangs that need this capacity are dropped.
