@@ -1,4 +1,4 @@
-"""Access to a live cluster; no other package sends requests to an API server.
+"""Live clusters: only this package sends requests to an API server.
 
 `client` sends requests. `cache` lists and watches objects and builds snapshots. `scheduler`,
 `controllers` and `webhook` are the three processes. `serving` serves their health checks and

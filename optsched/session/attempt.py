@@ -1,4 +1,4 @@
-"""One attempt of a session: its input including reservations, and the evaluation of actions."""
+"""One attempt of a session: holds its input, including reservations, and evaluates actions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods contain the new nodes, because the replacement pods cannot be
+            # An eviction that moves a pod names the new node, because the replacement pod cannot be
             # bound yet.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )

@@ -50,7 +50,7 @@ class Certified:
     flaws
         Contradictions between cluster objects.
     num_cut_searches
-        Number of device searches that were cut by a limit, keyed by limit.
+        Number of device searches that each limit stopped, keyed by limit.
 
     """
 
@@ -162,13 +162,13 @@ def certify(
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     if session.num_coarse_terms:
         what = count_noun(session.num_coarse_terms, "term")
-        limitations.append(f"{what} of running pods beyond the limit, which are read coarsely")
+        limitations.append(f"{what} of running pods beyond the limit, widened or dropped")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
         parts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))
-        limitations.append(f"searches for devices cut by limits: {', '.join(parts)}")
+        limitations.append(f"device searches cut by limits: {', '.join(parts)}")
     if rules.unmodelled:
-        limitations.append(f"rules that no model has: {', '.join(rules.unmodelled)}")
+        limitations.append(f"rules that are in no model: {', '.join(rules.unmodelled)}")
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)
     is_optimal = all(r.status is LevelStatus.OPTIMAL for r in levels)
     explains, outcome = session.context.explains, Outcome(problem, chosen.decisions)

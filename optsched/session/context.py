@@ -21,8 +21,8 @@ class SessionContext:
     Attributes
     ----------
     clock
-        The clock, or None if no clock may be read. Then all durations are 0, and no time limit
-        applies.
+        The clock, or None if no clock may be read. Without a clock, all durations are 0, and no
+        time limit applies.
     solver
         The solver, or None to use only the greedy pipeline.
     incidents
@@ -34,7 +34,7 @@ class SessionContext:
     watch
         Receives the progress of searches, or None to record no history.
     start
-        The incumbents of an earlier session on the same snapshot, with which searches resume.
+        The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
         Placements found by an earlier search. The session starts from the placements that are still
         valid, if they are better than the pipeline's.

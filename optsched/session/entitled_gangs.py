@@ -104,7 +104,7 @@ class _EntitledGangs:
         return bool(exceeded.any() or not rows.any())
 
     def _minimum_of(self, shape: int) -> I64:
-        """Return an upper bound (R,) on the request of the minimum number of tasks of a gang class.
+        """Return an upper bound (R,) on what a gang class requests for its minimum number of tasks.
 
         For a started gang, at least one task is counted. If tasks differ, the largest requests are
         summed for each resource.

@@ -95,7 +95,7 @@ class Decided:
     Attributes
     ----------
     decisions, actions
-        The decisions, also as actions. The evictions in `actions` name victims and preemptors.
+        The decisions, and the same decisions as actions, whose evictions name the preemptors.
     counts_all
         Whether the policy's levels cover every task that the first stage places.
     is_proved

@@ -64,8 +64,8 @@ def lend_before_victims(
     Returns
     -------
     Candidate
-        A plan that starts all gangs of `lent`, except loans to gangs that are less important than
-        those that no longer preempt. Returns `lent` itself if no gang can borrow.
+        A plan that starts all gangs of `lent`, except borrowing gangs that are less important than
+        the gangs that no longer preempt. Returns `lent` itself if no gang can borrow.
 
     """
     session = attempt.session
@@ -148,7 +148,7 @@ def _with_users(
 def _without_victims_for(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate, gangs: frozenset[str]
 ) -> Candidate | None:
-    """Return a plan with the pipeline's loans, and without victims for some gangs.
+    """Return a plan in which the gangs `gangs` have no victims and the pipeline adds loans.
 
     The victims keep running and use part of the queue's share. If other gangs then make the queue
     exceed its share, the least important of them are dropped and may borrow instead. Returns None

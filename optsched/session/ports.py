@@ -33,7 +33,7 @@ class Watch(Protocol):
     """Receives the progress of a session."""
 
     def progressed(self, progress: Progress) -> None:
-        """Receive a better value or a better bound on a level."""
+        """Receive a better value of a level, or a better bound on it."""
 
     def previewed(self, progress: Progress) -> None:
         """Receive the progress of a shorter search, which precedes the recorded search.

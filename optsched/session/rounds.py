@@ -1,4 +1,4 @@
-"""Rounds: first the greedy pipeline, then the solver places pods on a snapshot."""
+"""Rounds, in which first the greedy pipeline and then the solver place pods on a snapshot."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ class Trace:
     faults
         Failures of custom plugins and of extenders.
     answers
-        Calls to extenders and their replies, as texts that a snapshot stores.
+        Calls to extenders and their replies, in the text form that a snapshot stores.
     num_cut_searches
-        Number of device searches that were cut by a limit, keyed by limit.
+        Number of device searches that each limit stopped, keyed by limit.
     progress, incumbents
         Values and bounds over time, and each search's solution; empty without a watch.
 

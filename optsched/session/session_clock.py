@@ -115,7 +115,7 @@ class SessionClock:
         """The limits of one search, fixed when first read.
 
         All searches together may take two budgets. If the period is too short for that, each search
-        gets less time, but at least half a budget; otherwise, no gang could preempt.
+        gets less time, but at least half a budget, because no gang could preempt with less.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:

@@ -1,4 +1,4 @@
-"""Check whether a new snapshot could lead to another plan than the last snapshot.
+"""Check whether a new snapshot could lead to a different plan than the last snapshot.
 
 A session that binds and evicts no pod leaves the cluster unchanged, so the next session would
 decide the same. Three changes do not affect the decision: a bound task starts to run, the recent

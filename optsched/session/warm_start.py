@@ -137,7 +137,7 @@ def start_from(
     warm_start: WarmStart,
     greedy: Solution,
 ) -> Solution | None:
-    """Return a warm start's valid placements, with greedy placements on remaining capacity.
+    """Return a solution with a warm start's valid placements and further greedy placements.
 
     A gang is dropped if one of its tasks no longer waits, if a node was deleted or lacks idle
     capacity, or if the greedy decision on the gang is final. The solution is not verified yet.

@@ -81,7 +81,7 @@ class _Objects:
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
-        """UIDs of recently deleted objects, because responses to writes may arrive late."""
+        """UIDs of recently deleted objects, kept because responses to writes may arrive late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
         """For each scope that is being listed, the keys of the objects listed so far."""
         self.unsynced = set(scopes)

@@ -60,10 +60,10 @@ BIND_S: Final = 5.0
 """Timeout of a bind in seconds; it expires before another replica can take over the lease."""
 
 WATCH_S: Final = 25
-"""Seconds after which the server ends a watch, just after it sends a bookmark."""
+"""Seconds after which the server ends a watch; it sends a bookmark just before."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch counts as broken; the server ends watches sooner."""
+"""Seconds without data after which a watch counts as broken; longer than `WATCH_S`."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -130,7 +130,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return one page of a list, of all namespaces unless the selection names one."""
+        """Return one page of a list; it covers all namespaces unless the selection names one."""
         query = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(query)}"))

@@ -71,8 +71,8 @@ class Note:
     message
         One sentence for the user.
     is_last
-        True if the note reports that the object has ended; written even after the object's
-        deletion.
+        True if the note reports that the object has finished; such a note is written even after the
+        object's deletion.
     at_ms
         Time of the occurrence in ms; 0 means the time at which `EventRecorder.note` is called.
     """
@@ -141,7 +141,7 @@ class EventHistory:
 
 @dataclass(frozen=True, slots=True)
 class _DatedNote:
-    """A note with the times of its first and latest occurrence."""
+    """An event note with the times of its first and latest occurrence."""
 
     note: Note
     first_ms: int
@@ -151,7 +151,7 @@ class _DatedNote:
 class EventRecorder:
     """Write queued notes as Events while `queue.run` is active.
 
-    `queue` holds the notes that wait to be written.
+    `queue` holds the event notes that wait to be written.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class EventRecorder:
         )
 
     def note(self, note: Note) -> None:
-        """Queue a note for writing, unless its event was written recently."""
+        """Queue an event note for writing, unless the same event was written recently."""
         if self._history.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self.queue.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms

@@ -158,7 +158,7 @@ class WriteQueue(Generic[K, V]):
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Wait for and return the first key that may be written and is not being written."""
+        """Wait until a key may be written and is not being written yet; return the first one."""
         max_retries = max(1, self._max_concurrent // 2)
         while True:
             for key in self._values:

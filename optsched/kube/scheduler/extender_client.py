@@ -1,7 +1,7 @@
 """Call extenders over HTTP, within the time budget of a session.
 
-Calls run in separate threads, so a name server or service that does not respond delays a session at
-most by its time budget.
+Calls run in separate threads, so a name server or service that does not respond delays a session by
+at most the time budget for calls.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ YOUNG_MS: Final = 2_000
 """Age in milliseconds below which a pending pod gets no event; most pods are bound sooner."""
 
 MADE_WITHIN_MS: Final = 5_000
-"""Milliseconds within which a controller should create a PodGroup or a gang's next pod."""
+"""Milliseconds that a controller may take to create a PodGroup or a gang's next pod."""
 
 
 TOGETHER_MS: Final = 1_000

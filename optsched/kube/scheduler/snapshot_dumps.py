@@ -33,7 +33,7 @@ class SnapshotDumps:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Dump a snapshot and a plan that violates rules; return the path, or empty on failure."""
+        """Dump a snapshot and a plan that violates rules; return the path (empty on failure)."""
         for violation in violations:
             log.error("plan not executed: %s", violation)
         path = self.dump(snapshot, "violation")

@@ -169,7 +169,7 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
-    """Return the ms for which a gang's status patch is deferred because more changes are likely."""
+    """Return how many ms to defer a gang's status patch because more changes are likely."""
     owner = group.meta.controller
     is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
     if is_of_job and status.phase is GangPhase.COMPLETED:

@@ -107,12 +107,14 @@ async def listen(
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; yield the bound address.
 
-    At the limit, a new connection replaces a connection of the client address that has the most
-    replaceable connections: the oldest one in the lowest stage (see `Stage`). A connection whose
-    request is being processed is replaceable only if its address has more than half of all
-    connections. If the new client's own address has the most replaceable connections, only its own
-    connections without a request are replaced. If no connection can be replaced, the new one is
-    refused. Raises OSError if the address cannot be bound.
+    At the limit, a new connection replaces an open one. The replaced connection belongs to the
+    client address with the most replaceable connections, and is its oldest one in the lowest
+    stage (see `Stage`). A connection whose request is being processed is replaceable only if its
+    address has more than half of all connections. If the new client's own address has the most
+    replaceable connections, only its own connections without a request are replaced. If no
+    connection can be replaced, the new one is refused.
+
+    Raises OSError if the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)

@@ -71,7 +71,7 @@ MAX_ROUNDS: Final = 4
 """Maximum number of review rounds per request; an answer may require another round."""
 
 MAX_QUESTIONS: Final = 64
-"""Maximum number of questions in one review, not counting questions about pod templates."""
+"""Maximum number of requests to the API server in one round of a review, except dry runs."""
 
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds within which the API server must answer all questions about one request.
