@@ -108,7 +108,7 @@ _QUEUES: Final = ("queue create", "queue delete", "queue get", "queue operate", 
 _OLD: Final = ("vcancel", "vjobs", "vresume", "vsub", "vsuspend")
 
 VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
-    ("-n", _TARGETS): "the namespace; the name if no name is given, as in Volcano's guides",
+    ("-n", _TARGETS): "the namespace, or the name if NAME and `-N` are missing (Volcano's guides)",
     ("-n", _QUEUES): "the name, as in `vcctl`: a queue has no namespace",
     ("-n", _OLD): "the name, as in Volcano's old commands",
     ("-N", _OLD): "the namespace, as in Volcano's old commands",
@@ -126,19 +126,19 @@ MEANINGS: Final = (
     (0, "done"),
     (
         1,
-        "failed: a replay or a file could not be made, or the cluster rejected a request; for a "
-        "service: no cluster is configured, or its address is in use",
+        "failed: a replay failed, a file could not be written, or the cluster rejected a request; "
+        "for a service: no cluster is configured, or the address to listen on is in use",
     ),
     (2, "wrong usage or bad input: an option, a value or a file has an error"),
-    (3, "commands on files: there is no plan; on a cluster: an object does not exist"),
+    (3, "commands on files: no plan was found; on a cluster: an object does not exist"),
     (
         4,
-        "commands on files: a file could not be written; on a cluster: an object exists already, "
-        "is still in use, or has ended",
+        "commands on files: a file could not be written; on a cluster: an object already exists, "
+        "is still in use, or has already finished",
     ),
     (5, "the user lacks a permission"),
     (6, "the cluster cannot be reached: no response, or an invalid kubeconfig"),
-    (7, "`job watch`: the job has not ended before the timeout"),
+    (7, "`job watch`: the job did not finish before the timeout"),
     (8, "the job waits"),
     (9, "the job can never start"),
     (130, "stopped by Ctrl-C; a search returns its incumbent"),

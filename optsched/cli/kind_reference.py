@@ -23,8 +23,8 @@ _DASH: Final = "–"
 _HEAD: Final = """\
 # Reference of kinds
 
-This page lists every field of every kind that optsched defines. The definitions are files that
-you apply:
+This page lists every field of every kind that optsched defines. These files contain the
+CustomResourceDefinitions:
 
 ```console
 $ ls deploy/crds | grep yaml

@@ -70,7 +70,9 @@ def _target_options(command: Command) -> Command:
 
 def _require_name(target: Target) -> Target:
     if not target.name:
-        raise click.UsageError("a name is missing: write the job after the command, or after -n")
+        raise click.UsageError(
+            "a name is missing: write the job's name after the command, or after -n"
+        )
     return target
 
 

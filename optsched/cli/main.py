@@ -33,7 +33,7 @@ COMMANDS: Final = {
     ),
     "demo": Entry(
         "optsched.cli.trial.demo_command",
-        "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU.",
+        "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes with 4 CPUs.",
     ),
     "gpu-hours": Entry(
         "optsched.cli.replays.gpu_hours_command",
@@ -73,7 +73,7 @@ COMMANDS: Final = {
     ),
     "snapshot": Entry(
         "optsched.cli.inspect.snapshot_command",
-        "Write the objects of a cluster that a scheduler reads.",
+        "Write the cluster objects that a scheduler reads.",
     ),
     "solve": Entry(
         "optsched.cli.offline.solve_command",

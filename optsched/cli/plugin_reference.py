@@ -1,8 +1,9 @@
 """Generate the tables of docs/configuration.md and the index of models/formulation.
 
 `python -m optsched.cli.plugin_reference` rewrites both files. The tables of plugins, levels,
-actions and arguments come from their declarations in code. Each page ends with a
-line that begins with `**Index.**`; this line becomes the page's row in the index.
+actions and arguments come from their declarations in code. Each page in
+models/formulation ends with a line that begins with `**Index.**`; this line becomes the page's row
+in the index.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Declared(Protocol):
-    """A declaration with a name and a meaning, such as a plugin or an action."""
+    """The declaration of a plugin, level or action: its name, and its meaning in one sentence."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +66,7 @@ def format_index(text: str, pages: Iterable[Path]) -> str:
 
 
 def replace_table(text: str, header: str, rows: Sequence[str]) -> str:
-    """Replace the table rows below the table header `header` by `rows`."""
+    """Replace the table rows below the table header `header` with `rows`."""
     lines = text.split("\n")
     first = lines.index(header) + 2
     end = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))

@@ -16,7 +16,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@output_option(help_text="Output format; name: only the number.")
+@output_option(help_text="Output format; name: print only the version number.")
 def version(form: str) -> None:
     """Print the version of optsched and the API versions that it reads."""
     if form == NAME:

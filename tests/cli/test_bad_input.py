@@ -303,7 +303,7 @@ def test_nothing_is_written_to_a_url(
     with bounded():
         result = CliRunner().invoke(main, line.split())
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"Error: {URL}: is a URL: name a file or folder of this machine\n"
+    assert result.stderr == f"Error: {URL}: is a URL: name a file or folder on this machine\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,7 +63,9 @@ def test_people_see_means_and_differences() -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "means over 1 replay of each model"
-    assert "against volcano-compatible: paired, 95 % intervals for all figures together" in lines
+    assert (
+        "against volcano-compatible: paired, with simultaneous 95 % confidence intervals" in lines
+    )
     assert lines[-1] == (
         "too few replays to call a model better or worse: 1 distinct trace of at least 6"
     )
@@ -189,7 +191,7 @@ def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Cell, "played", counted)
     again = here(SMALL, "--out", tmp_path, "-o", "json")
     assert (again.exit_code, again.stdout, played) == (0, first.stdout, [])
-    assert "2 of 2 were replayed before" in again.stderr
+    assert "2 of 2 were already replayed" in again.stderr
     cells = sorted((tmp_path / "cells").iterdir())
     cells[0].write_text(cells[0].read_text()[:100])
     cells[1].write_text('{"complete": false, "metrics": {}}')
@@ -216,7 +218,7 @@ def test_a_cell_that_fails_costs_no_other(tmp_path: Path, monkeypatch) -> None:
     assert (found["complete"], len(found["cells"]), len(found["failures"])) == (False, 1, 1)
     assert result.stdout.splitlines()[0] == (
         "means over 1 replay of volcano-compatible, 0 replays of shortest-remaining: "
-        "only the differences compare equal replays"
+        "only the differences compare the same replays"
     )
 
 
@@ -242,7 +244,7 @@ def test_who_stops_it_keeps_what_was_played(tmp_path: Path, monkeypatch) -> None
         (["gavel:jobs=0", *TWO], 2, "jobs"),
         ([SMALL, "--model", "voclano-default"], 2, "did you mean `volcano-default`"),
         ([SMALL, *TWO, "--seeds", "1-x"], 2, "'1-x': write numbers or ranges, such as 0-4,7"),
-        ([SMALL, *TWO, "--seeds", "4-1"], 2, "the end of a range comes after its beginning"),
+        ([SMALL, *TWO, "--seeds", "4-1"], 2, "a range must end after it begins"),
         ([SMALL, *TWO, "--dask", "tcp://10.0.0.1:8786"], 2, "without TLS"),
         ([SMALL], 2, "the option --model is missing"),
         ([*TWO], 2, "the argument TRACES... is missing"),

@@ -94,7 +94,7 @@ def test_a_folder_without_either_is_no_place_to_read(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "holds no snapshots of a cluster" in result.stderr
     (tmp_path / "result.json").write_text("{}")
-    assert "is not a result of a replay" in run("gpu-hours", tmp_path).stderr
+    assert "is not a replay result" in run("gpu-hours", tmp_path).stderr
 
 
 def test_a_cluster_that_was_watched_is_charged_too(tmp_path: Path) -> None:

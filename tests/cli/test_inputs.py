@@ -370,7 +370,9 @@ def test_an_output_that_can_not_be_written_is_told_before_the_replay(
     assert told.startswith("Error: /proc/a: cannot be ")
     if option == "--out":
         device = run(*reading(command, FAILURES), option, "/dev/null")
-        assert device.stderr == "Error: /dev/null: cannot be created: a file has this name\n"
+        assert (
+            device.stderr == "Error: /dev/null: cannot be created: it exists and is not a folder\n"
+        )
 
 
 @pytest.mark.parametrize("command", ["solve", "job run -f"])
@@ -398,7 +400,7 @@ def test_an_archive_of_a_device_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [("--warm-up", "1000d"), ("--warm-up", "2h", "--until", "1h")])
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_a_warm_up_that_leaves_no_job_to_measure_is_told(command: str, more: tuple[str]) -> None:
-    remark = "failures: no job arrives between --warm-up and the end: no job is measured"
+    remark = "failures: no job arrives between --warm-up and the end, so no job is measured"
     measured = run(*reading(command, FAILURES))
     result = run(*reading(command, FAILURES), *more)
     assert (measured.exit_code, result.exit_code) == (0, 0)
@@ -491,8 +493,11 @@ def test_a_snapshot_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
         (["solve", PACKING, "--out", "a", "--result", "./a"], "both write to the file"),
         (["solve", PACKING, "--out", "-", "--report", "-"], "both write to the standard output"),
         (["solve", PACKING, "--out", "-", "-o", "json"], "both write to the standard output"),
-        (["solve", PACKING, "--out", "a/b", "--result", "a"], "a: --out needs a folder of this"),
-        (["simulate", FAILURES, "--out", "a", "--report", "a"], "a: --out needs a folder of this"),
+        (["solve", PACKING, "--out", "a/b", "--result", "a"], "a: --out needs a folder with this"),
+        (
+            ["simulate", FAILURES, "--out", "a", "--report", "a"],
+            "a: --out needs a folder with this",
+        ),
         (["compare", FAILURES, *ONCE, "--out", "a/b", "--report", "a"], "a: --out needs a folder"),
         (["solve", "/dev/zero"], "/dev/zero: is a device: name a file"),
         (["simulate", "/dev/zero"], "/dev/zero: is a device: name a file"),
@@ -513,9 +518,9 @@ def test_a_snapshot_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
         (["solve", PACKING, "--seed", "-1"], "is not in the range"),
         (["simulate", FAILURES, "--seed", "-1"], "is not in the range"),
         (["simulate", FAILURES, "--out", "-"], "several files are written: name a folder"),
-        (["simulate", FAILURES, "--period", "0s"], "0s: has to be longer than zero"),
-        (["simulate", FAILURES, "--until", "-1s"], "-1s: has to be longer than zero"),
-        (["simulate", FAILURES, "--period", "0d"], "0d: has to be longer than zero"),
+        (["simulate", FAILURES, "--period", "0s"], "0s: must be longer than zero"),
+        (["simulate", FAILURES, "--until", "-1s"], "-1s: must be longer than zero"),
+        (["simulate", FAILURES, "--period", "0d"], "0d: must be longer than zero"),
         (["simulate", FAILURES, "--warm-up", "-1d"], "-1d"),
         (["simulate", FAILURES, "--until", "9" * 18 + "d"], '999999999999999999d" is '),
         (["simulate", FAILURES, "--until", "9" * 5000 + "d"], "is not a duration"),

@@ -362,12 +362,12 @@ def test_view_shows_what_is_allowed(cluster: FakeCluster) -> None:
         (
             "events",
             ' in the namespace "team-a"',
-            "why pods were not created is not shown: you may not list events in namespace team-a",
+            "reasons for missing pods are not shown: you may not list events in namespace team-a",
         ),
         (
             "events",
             " at the cluster scope",
-            "why pods were not created is not shown: you may not list events",
+            "reasons for missing pods are not shown: you may not list events",
         ),
     ],
 )

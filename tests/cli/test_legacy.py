@@ -97,7 +97,7 @@ def test_vcancel_deletes(cluster: FakeCluster) -> None:
 def test_a_name_is_needed(cluster: FakeCluster, name: str) -> None:
     result = run(name, "-N", "ml")
     assert result.exit_code == 2
-    assert "a name is missing: write the job after the command, or after -n" in result.stderr
+    assert "a name is missing: write the job's name after the command, or after -n" in result.stderr
     assert cluster.calls == []
 
 

@@ -215,7 +215,7 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
             "queue operate one",
             "the option -a / --action is missing: write one of open, close, update",
         ),
-        ("queue get", "a name is missing: write the queue after the command, or after -N"),
+        ("queue get", "a name is missing: write the queue's name after the command, or after -N"),
         ("solve", "the argument INSTANCE is missing"),
         ("completion", "the argument SHELL is missing: write one of bash, zsh, fish"),
         ("compare x.yaml", "x.yaml: there is no such file or folder"),

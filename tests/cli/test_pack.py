@@ -183,7 +183,7 @@ def test_options_of_clusters_are_not_for_packings(tmp_path: Path) -> None:
     result = solve(*written(tmp_path, easy=EASY), "--model", "volcano-default")
     assert result.exit_code == 2
     (told,) = result.stderr.splitlines()
-    assert told.startswith("Error: --model is for clusters: ")
+    assert told.startswith("Error: --model is only for clusters: ")
     assert told.endswith("takes --out, --output, --seed, --time-limit")
     result = solve(*written(tmp_path, easy=EASY), "--modl", "x")
     assert result.stderr.startswith("Error: No such option '--modl'")

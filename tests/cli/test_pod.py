@@ -77,7 +77,7 @@ def test_the_queue_of_a_pod_is_that_of_its_podgroup(pods: FakeCluster) -> None:
     pods.forbidden.add(POD_GROUP)
     result = optsched("pod", "list", "-q", "ml", "-o", "name")
     assert (result.exit_code, "pod/moved" in result.stdout.split()) == (0, True)
-    assert result.stderr == "queues that admission has set are not shown: podgroups is forbidden\n"
+    assert result.stderr == "queues set by admission are not shown: podgroups is forbidden\n"
 
 
 def test_a_pod_without_a_queue_is_in_the_default_queue(pods: FakeCluster) -> None:

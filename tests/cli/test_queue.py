@@ -167,7 +167,7 @@ def test_a_name_that_is_not_valid_is_refused_with_the_rule(cluster: FakeCluster)
     result = optsched("queue", "create", "ML2")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: queue ML2 is not created: this is not a valid name; write at most 253 lower-case "
+        "Error: queue ML2 was not created: the name is not valid; write at most 253 lower-case "
         "letters, digits, '-' and '.', with a letter or digit at both ends\n",
     )
 
@@ -182,7 +182,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("create",), "a name is missing: write the queue after the command, or after -N"),
+        (("create",), "a name is missing: write the queue's name after the command, or after -N"),
         (("create", "a", "-n", "b"), "two names are given: a and b"),
         (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
         (("create", "a", "--capability", "cpu"), "'cpu' is not an amount of a resource: write"),
@@ -252,7 +252,7 @@ def closed(name: str, parent: str = "", *, by_parent: bool = False) -> Any:
             [closed("dept"), closed("team", "dept", by_parent=True)],
             "team",
             "open",
-            "queue team stays closed while its parent dept is: open dept first",
+            "queue team stays closed while its parent dept is closed: open dept first",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_operate_says_that_no_value_differs(
     fields = {"capability": {"cpu": "1", "memory": "2Gi"}, "guarantee": {"resource": {"cpu": "2"}}}
     cluster.put(queue("q", "root", weight=5, reclaimable=True, **fields))
     result = optsched("queue", "operate", "q", "-a", "update", *flags)
-    said = "update queue q successfully" if is_written else "queue q has these values already"
+    said = "update queue q successfully" if is_written else "queue q already has these values"
     assert (result.exit_code, result.stdout) == (0, f"{said}\n")
     assert bool(cluster.writes) is is_written
 

@@ -129,7 +129,7 @@ def test_metrics_are_served_over_tls_with_a_certificate(command: Command) -> Non
     [
         (("--metrics-auth",), "--metrics-auth needs --metrics-tls-cert-file"),
         (("--metrics-address=:1",), "--metrics-address needs --metrics-tls-cert-file"),
-        (CERTIFICATE[:1], "--metrics-tls-cert-file and --metrics-tls-private-key-file are ne"),
+        (CERTIFICATE[:1], "--metrics-tls-cert-file and --metrics-tls-private-key-file must "),
         ((*CERTIFICATE, "--metrics-address=x"), "'x' is not an address: write HOST:PORT or :PORT"),
     ],
 )
@@ -203,7 +203,7 @@ def test_more_is_said_on_demand(command: Command) -> None:
         (["--scheduler-sharding-mode=firm"], "'firm' is not one of 'none', 'soft', 'hard'"),
         (["--solver", "magic"], "'magic' is not one of 'cpsat', 'none'"),
         (["--schedule-period", "soon"], "--schedule-period"),
-        (["--schedule-period", "0s"], "0s: has to be longer than zero"),
+        (["--schedule-period", "0s"], "0s: must be longer than zero"),
         (["--leader-elect=perhaps"], "'perhaps' is neither true nor false"),
         (["--node-selector", "gpu"], "'gpu': write LABEL:VALUE"),
         (["--node-selector", ":gpu"], "':gpu': write LABEL:VALUE"),

@@ -153,7 +153,10 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(kept))
     result = simulate(FAILURES, "--out", tmp_path, "--checkpoint", 5, "--resume")
     assert result.exit_code == 1
-    assert f"{path}: is from another version: replay without --resume" in result.stderr
+    assert (
+        f"{path}: was written by another version of optsched: replay without --resume"
+        in result.stderr
+    )
 
 
 def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None:
@@ -186,7 +189,9 @@ def test_half_an_event_is_cut_off_where_the_disk_is_full(tmp_path: Path) -> None
     assert result.exit_code == 1
     record = (tmp_path / "cut" / "record.jsonl").read_text()
     assert f"{tmp_path / 'cut' / 'record.jsonl'}: File too large" in result.stderr
-    assert f"the first {record.count(chr(10))} events are kept, marked" in result.stderr
+    assert (
+        f"the first {record.count(chr(10))} events are kept; the replay is marked" in result.stderr
+    )
     assert record.endswith("}\n")
     assert {"at", "event"} <= json.loads(record.splitlines()[-1]).keys()
     found = result_of(tmp_path / "cut")

@@ -75,7 +75,7 @@ def test_models_of_one_name_are_refused(tmp_path: Path) -> None:
     copy.write_text((PACKING.parents[2] / "models" / "volcano-default.yaml").read_text())
     result = solve(PACKING, "--model", "volcano-default", "--model", copy)
     assert result.exit_code == 2
-    text = "has the name volcano-default, as volcano-default has; give each name once"
+    text = "has the same name as volcano-default: volcano-default; give each name once"
     assert text in result.stderr
 
 

@@ -70,7 +70,7 @@ def test_flags_as_they_stand_in_the_manifests_of_volcano(
     assert told.files == CertificateFiles(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
     assert told.listen == (Address("", 8080), Address("", 11251))
     assert "ignored arguments: --logtostderr, 2>&1" in caplog.text
-    assert "leaves out /podgroups/validate, /jobflows/mutate" in caplog.text
+    assert "omits /podgroups/validate, /jobflows/mutate" in caplog.text
 
 
 def test_what_an_administrator_may_choose(command: Command):
@@ -94,10 +94,10 @@ def test_what_an_administrator_may_choose(command: Command):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--enabled-admission=/jobs/approve",), "unknown: /jobs/approve; known are"),
+        (("--enabled-admission=/jobs/approve",), "unknown: /jobs/approve; known webhooks: "),
         (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file are needed"),
         (("--listen-address=x",), "'x' is not an address"),
-        (("--graceful-shutdown-time=0s",), "has to be longer than zero"),
+        (("--graceful-shutdown-time=0s",), "must be longer than zero"),
     ],
 )
 def test_flags_that_are_wrong(command: Command, flags: tuple[str, ...], sentence: str):

@@ -287,7 +287,7 @@ def test_files_without_anything_to_schedule_are_a_mistake(live: FakeCluster, kin
     assert (result.exit_code, result.stdout) == (2, "")
     why = "name the Job that it creates instead" if kind == "CronJob" else "no scheduler reads this"
     assert f"standard input:1: {kind} s is left out: {why}" in result.stderr
-    assert "no file has a Job, a PodGroup, a pod" in result.stderr
+    assert "no file contains a Job, PodGroup, pod" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -683,7 +683,7 @@ def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
     [
         ("[1, 2]", "is not a Kubernetes object: write apiVersion, kind and metadata.name"),
         ("{kind: Job, apiVersion: batch.volcano.sh/v1alpha1}", "is not a Kubernetes object"),
-        ("", "there is no object in it"),
+        ("", "contains no object"),
         ("a: [", "standard input:2:1: is not YAML"),
     ],
 )

@@ -22,7 +22,7 @@ def test_every_command_has_its_codes(name: str) -> None:
     codes = codes_of(name)
     assert set(codes) <= {code for code, _ in MEANINGS}
     text = " ".join((COMMANDS[name].help or "").split())
-    ends = re.search(r"Ends with (.*)", text)
+    ends = re.search(r"exit code is (.*)", text)
     if ends is not None:
         named = {int(n) for n in re.findall(r"\b\d+\b", ends[1])}
         assert named <= set(codes), f"{name}: its help has other codes"

@@ -164,11 +164,11 @@ def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> 
             await_row(lambda name=name: row(shell("queue list"), name), State="Closed")  # type: ignore[misc]
         assert shell(f"queue operate {dept} -a close") == f"queue {dept} is Closed already\n"
         assert refusal(shell, f"queue operate {team} -a open") == (
-            f"queue {team} stays closed while its parent {dept} is: open {dept} first"
+            f"queue {team} stays closed while its parent {dept} is closed: open {dept} first"
         )
         weight = int(row(shell("queue list"), team)["Weight"])
         same = shell(f"queue operate {team} -a update -w {weight}")
-        assert same == f"queue {team} has these values already\n"
+        assert same == f"queue {team} already has these values\n"
         assert "has no effect" in refusal(shell, "queue operate root -a update -w 3")
         none = refusal(shell, f"queue operate {team} -a update", code=2)
         wanted = "nothing to update: give --weight, --capability or another field (see "

@@ -85,7 +85,7 @@ OF_THE_NAMESPACE: Final[Mapping[str, str]] = {
 }
 """What a user who may only read the kinds of optsched in a namespace may not do."""
 
-NO_EVENTS: Final = "why pods were not created is not shown: you may not list events in namespace {}"
+NO_EVENTS: Final = "reasons for missing pods are not shown: you may not list events in namespace {}"
 ALLOWED: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "job list": (0, (NO_EVENTS,)),
     "job list -q default": (0, (NO_EVENTS,)),

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key of `click.Context.meta` for the mapping from temporary copies to the original inputs."""
+"""Key in `click.Context.meta`: maps the path of each temporary copy to the input's name."""
 
 
 def name_inputs(text: str) -> str:
-    """Replace the paths of temporary copies in a message by the names that the user gave."""
+    """Replace paths of temporary copies in a message with the names that the user gave."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
         text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
@@ -39,7 +39,7 @@ def name_inputs(text: str) -> str:
 
 _HELP: Final = "--help"
 _NO_INTEGER: Final = re.compile(r"is not a valid integer(?: range)?\.$")
-"""Pattern of click's error for an invalid integer, which does not list the accepted values."""
+"""Matches click's message for an invalid integer; the message lists no accepted values."""
 
 
 class WrongUsage(click.ClickException):
@@ -107,7 +107,7 @@ def show_crash(
 class PlainCommand(click.Command):
     """A command whose error messages contain no control characters."""
 
-    def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click has it
+    def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click declares it
         """See `click.Command`."""
         sys.excepthook = show_crash
         return super().main(*given, **more)
@@ -117,7 +117,7 @@ class PlainCommand(click.Command):
         with plain_errors():
             return super().make_context(*given, **more)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click declares it
         """See `click.Command`."""
         with plain_errors():
             return super().invoke(ctx)
@@ -126,7 +126,7 @@ class PlainCommand(click.Command):
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
 NOT_KEPT: Final = 4
-"""Exit code of a command whose output could not be written."""
+"""Exit code of a command that could not write its output."""
 
 STOPPED: Final = 130
 
@@ -145,7 +145,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class EndingCommand(PlainCommand):
     """A command with the documented exit codes for Ctrl-C and for a full disk."""
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click declares it
         """See `click.Command`."""
         with plain_errors():
             try:
@@ -171,7 +171,7 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""Command names that kubectl or vcctl users may type, with the optsched names to suggest."""
+"""The optsched commands to suggest for each name that kubectl or vcctl users may type."""
 
 
 class Group(click.Group):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text that only a webhook's denial contains; a missing permission may have the same status."""
+"""Text that tells a webhook's denial from a missing permission; both may have the same status."""
 
 _MISSING_RIGHT: Final = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
@@ -63,7 +63,7 @@ class Failure(click.ClickException):
 class Place:
     """The connection settings of a command.
 
-    `master` is a server address that overrides the server of the kubeconfig.
+    `master` is an API server address; it overrides the server in the kubeconfig.
     """
 
     kubeconfig: str = ""
@@ -71,7 +71,7 @@ class Place:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master` to a command, which receives the values as `place`."""
+    """Add `--kubeconfig` and `--master` to a command, and pass their values to it as `place`."""
 
     @click.option(
         "-k",
@@ -152,7 +152,7 @@ def absent(ref: Ref, error: KubeError | None = None) -> Failure:
 def unknown_kind(kind: Kind) -> str:
     """Return the error message for a kind whose CustomResourceDefinition is not installed."""
     definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-    return f"the cluster has no {definition}: its resource definition is not installed there"
+    return f"the cluster has no {definition}: the CustomResourceDefinition is not installed"
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
@@ -186,7 +186,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def check_named(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` if an object by which the user filters a list does not exist."""
+    """Raise `Failure` if an object that a list filter names, such as a queue, does not exist."""
     for ref in refs:
         if not ref.name:
             continue
@@ -206,7 +206,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
-    """Return the result of a call, or `otherwise` if the user lacks a permission.
+    """Return the result of a call, or `otherwise` if the user lacks the permission for it.
 
     `subject` states what is missing in the output, such as "the events are not shown".
     """
@@ -236,7 +236,7 @@ async def create(client: Client, ref: Ref, body: Raw) -> Raw:
     except Rejected as e:
         if not any(field == "metadata.name" for field, _ in e.causes):
             raise
-        text = f"{ref.kind.singular} {ref.name} is not created: this is not a valid name"
+        text = f"{ref.kind.singular} {ref.name} was not created: the name is not valid"
         raise Failure(f"{text}; {SUBDOMAIN_RULE}") from e
     except AlreadyExists as e:
         inside = f" in namespace {ref.namespace}" if ref.namespace else ""

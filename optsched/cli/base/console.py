@@ -102,17 +102,17 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console of the standard output, at least `PIPED_WIDTH` wide without a terminal."""
+    """Return the stdout console; without a terminal, it is at least `PIPED_WIDTH` columns wide."""
     return _wide_enough(PlainConsole())
 
 
 def remarks() -> Console:
-    """Return the console of the standard error: progress, warnings and errors."""
+    """Return the stderr console, for progress, warnings and errors."""
     return _wide_enough(PlainConsole(stderr=True))
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print text without markup or wrapping; temporary paths are replaced by `name_inputs`."""
+    """Print text without markup or wrapping, after `name_inputs` has replaced temporary paths."""
     console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
-"""Pattern of an integer; `int` raises ValueError for more than 4 300 digits."""
+"""Matches integers of up to 4 000 digits; `int` raises ValueError above 4 300 digits."""
 
 
 class WholeNumber(click.IntRange):
@@ -135,7 +135,7 @@ class WebhookAddress(click.ParamType[str]):
 class Amount(click.ParamType[str]):
     """A positive quantity of a node resource.
 
-    The parsed value is the unchanged text that the user gave.
+    `convert` checks the text and returns it unchanged.
     """
 
     name = "text"
@@ -276,7 +276,7 @@ def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
 
 
 def typed_name(kind: Kind, obj: Raw) -> str:
-    """Return the typed name of an object, such as `job.batch.volcano.sh/train`."""
+    """Return an object's resource type and name, such as `job.batch.volcano.sh/train`."""
     suffix = f".{kind.group}" if kind.group else ""
     return f"{kind.singular}{suffix}/{name_of(obj)}"
 
@@ -299,7 +299,7 @@ def with_namespace(table: Table) -> Table:
 
 
 def with_queues(table: Table, queue_of: Callable[[Raw], str]) -> Table:
-    """Replace the queue column of a table: `queue_of` returns the queue of each object."""
+    """Return a table whose queue column shows what `queue_of` returns for each object."""
     queue = Column("Queue", lambda pair, _: queue_of(pair[0]), wide=True)
     columns = (
         queue if c.heading == queue.heading else Column(c.heading, _second(c.cell), c.wide)
@@ -349,7 +349,7 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Tex
 
 
 MOST_SEED: Final = 2**31 - 1
-SOLVER_HELP: Final = "Solver to use instead of the model's. none: only the greedy pipeline."
+SOLVER_HELP: Final = "Solver to use instead of the model's; none: run only the greedy pipeline."
 MOST_INT32: Final = 2**31 - 1
 """The largest 32-bit integer, the maximum of many integer fields of Kubernetes objects."""
 
@@ -395,26 +395,26 @@ def solver_option(command: Command) -> Command:
 
 
 def tenant_claim_options(command: Command) -> Command:
-    """Add options that repeat the scheduler's flags for budgets, devices and priorities."""
+    """Add the flags for budgets, devices and priorities that the running scheduler also has."""
     command = click.option(
         "--guarantees-override-budgets",
         "overrides_budgets",
         is_flag=True,
-        help="Flag of the running scheduler: guarantees override disruption budgets.",
+        help="Set if the running scheduler has this flag: guarantees override disruption budgets.",
     )(command)
     command = click.option(
         "--device-scheduler",
         "device_schedulers",
         multiple=True,
         metavar="NAME",
-        help="--device-scheduler of the running scheduler: annotations of its pods count.",
+        help="Same value as the running scheduler's --device-scheduler; may be repeated.",
     )(command)
     return click.option(
         "--tenant-priority-class",
         "lifting_classes",
         multiple=True,
         metavar="NAME",
-        help="--tenant-priority-class of the running scheduler: it lifts PodGroups above pods.",
+        help="Same value as the running scheduler's --tenant-priority-class; may be repeated.",
     )(command)
 
 

@@ -30,7 +30,7 @@ STANDARD: Final = "-"
 _JSON_STARTS: Final = (b"{", b"[")
 _NUL: Final = "\0"
 _FOR_INPUT: Final = "download it, and name the file"
-_FOR_OUTPUT: Final = "name a file or folder of this machine"
+_FOR_OUTPUT: Final = "name a file or folder on this machine"
 
 
 class BadInput(click.ClickException):
@@ -85,7 +85,7 @@ def read_standard_input() -> bytes:
     """Read the standard input to its end; raise `BadInput` for an infinite device."""
     if sys.stdin is None:
         raise BadInput("the standard input: is closed: name a file")
-    with suppress(UnsupportedOperation):  # The standard input may be a buffer in memory.
+    with suppress(UnsupportedOperation):  # A buffer in memory has no descriptor.
         _refuse_device(sys.stdin.fileno(), "the standard input")
     return sys.stdin.buffer.read()
 
@@ -104,7 +104,7 @@ def check_finite(path: Path) -> None:
 
 
 def _refuse_device(number: int, name: str) -> None:
-    """Raise `BadInput` if an open file is a device without an end; `number` is its descriptor."""
+    """Raise `BadInput` if an open file is an infinite device; `number` is its descriptor."""
     found = os.fstat(number)
     if not _is_device(found.st_mode) or os.isatty(number):
         return
@@ -119,7 +119,7 @@ def _is_device(mode: int) -> bool:
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
     """Raise `BadInput` for a URL, an empty path or a path with a NUL character.
 
-    `remedy` is the advice that the error for a URL gives.
+    `remedy` ends the error message for a URL.
     """
     if is_url(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
@@ -183,12 +183,12 @@ class WatchedFile(InputPath):
         except OSError as e:
             raise BadInput(f"{value}: cannot be read: {e.strerror}") from e
         if is_special:
-            raise BadInput(f"{value}: is a pipe or device: name a file, which is read again later")
+            raise BadInput(f"{value}: is a pipe or device: name a file that can be read again")
         return path
 
 
 class ModelSource(click.ParamType[str]):
-    """The name or file of a model, or empty; a pipe or `-` is copied to a temporary file."""
+    """A model name, the path of a model file, or empty; copies a pipe or `-` to a file."""
 
     name = "text"
 
@@ -253,7 +253,7 @@ def is_standard(path: Path | None) -> bool:
 
 
 def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path]) -> None:
-    """Reject outputs that would overwrite an input, and outputs that two options share.
+    """Reject outputs that would overwrite an input, and a file to which two options write.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
     for key, (option, path) in taken.items():
         for each, (other, _) in taken.items():
             if Path(key) in Path(each).parents:
-                message = f"{option} {path}: {other} needs a folder of this name"
+                message = f"{option} {path}: {other} needs a folder with this name"
                 raise click.UsageError(f"{message}: name another file")
 
 
@@ -352,7 +352,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:
-        raise KeepError(f"{folder}: cannot be created: a file has this name") from e
+        raise KeepError(f"{folder}: cannot be created: it exists and is not a folder") from e
     except OSError as e:
         raise KeepError(f"{folder}: cannot be created: {e.strerror or e}") from e
     _write_temporary(folder, folder)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.study.reports.page import Page
 
 BASE: Final = "volcano-default"
-"""Name of the model with which reports compare a command's models."""
+"""Name of the baseline model to which reports compare all other models."""
 
 report_option = click.option(
     "--report",
@@ -41,7 +41,7 @@ def check_report(target: Path | None) -> None:
 
 
 def base_definition() -> dict[str, Any]:
-    """Return the definition of the model `BASE`, with which reports compare other models."""
+    """Return the definition of the baseline model `BASE`."""
     return definition(load_policy(BASE, lambda path: path.read_text()))
 
 

@@ -63,7 +63,7 @@ def from_file(path: Path) -> Cluster:
         print_text(remarks(), str(problem), "yellow")
     invalid = next((obj for obj in objects if not has_object_fields(obj)), None)
     if invalid is not None or not objects:
-        what = "there is no object in it" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
+        what = "contains no object" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
         raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
 

@@ -60,7 +60,7 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object as mutated by admission, or unchanged without a successful dry run.
+        """Return an object as mutated by admission, or unchanged if no dry run succeeded.
 
         Raises KubeError if no dry run is possible, and `Failure` if a job of this name already
         exists.
@@ -97,7 +97,7 @@ class DryRun:
         return True
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
-        """Return an existing object with the spec of `obj`, as mutated by admission."""
+        """Dry-run a patch of an existing object; return `obj` with the spec that results."""
         from optsched.kube.client.errors import ApiError
 
         try:
@@ -126,7 +126,7 @@ class DryRun:
         """Return the PodGroup and the pods of a job as mutated by admission.
 
         `expanded` holds the PodGroup and the pods before admission. `classes` holds the
-        PriorityClasses by name.
+        PriorityClasses, keyed by name.
         """
         meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
         admitted = await self.create(JOB, {**job, "metadata": meta})
@@ -159,9 +159,9 @@ def _clash(job: Ref) -> Failure:
 
 
 def _content(pod: Raw) -> str:
-    """Return a key that is equal for all pods of a task, because admission treats them equally.
+    """Return a key that is equal for pods that admission mutates in the same way.
 
-    Pods of a task differ only in name and index.
+    Pods of a task get the same key, because they differ only in name and index.
     """
     meta = pod["metadata"]
     task = meta.get("annotations", {}).get(TASK_SPEC)
@@ -172,7 +172,7 @@ def _content(pod: Raw) -> str:
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> dict[str, Any]:
-    """Apply the changes that admission made to another pod of the same task."""
+    """Return a pod with the fields that admission set on `admitted`, a pod of the same task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}
     for kind in ("initContainers", "containers"):

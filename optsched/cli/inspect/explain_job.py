@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""Maximum number of preceding jobs in a sentence; JSON and YAML list all of them."""
+"""Maximum number of preceding jobs that the text output names; JSON and YAML list all."""
 
 _UNKNOWN: Final = "not known"
-_OPEN: Final = "pods without an estimated end hold resources that it waits for"
+_OPEN: Final = "the job waits for resources of pods without an estimated end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def explain_job(
     answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
         answers = Answers(UNMADE, refusal)
-    # Admission may have set the PodGroup's queue to the queue of the namespace.
+    # Admission may have replaced the PodGroup's queue with the namespace's queue.
     queue = (_find_group(objects, key).get("spec") or {}).get("queue") or job.spec.queue
     facts = document(job, answers, found, str(queue))
     if form in (JSON, YAML):

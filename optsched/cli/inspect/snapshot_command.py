@@ -64,15 +64,17 @@ def snapshot(
     every: float | None,
     times: int | None,
 ) -> None:
-    """Write the objects of a cluster that a scheduler reads.
+    """Write the cluster objects that a scheduler reads.
 
-    The command is read-only. The command does not read Secrets, and omits the fields of containers
-    that no scheduler reads. With --record it takes snapshots until it is interrupted.
+    The command is read-only. It does not read Secrets, and omits container fields that no
+    scheduler reads. With --record it takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)
     if folder is not None:
         if out is not None:
-            raise click.UsageError("--out takes one snapshot, --record many: give one of them")
+            raise click.UsageError(
+                "--out writes one snapshot, --record many: give only one of them"
+            )
         _record_snapshots(place, folder, every or EVERY_S, times)
         return
     for option, given in (("--every", every), ("--times", times)):
@@ -84,7 +86,7 @@ def snapshot(
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--out") from e
     if out is not None:
-        # The address of the cluster may come from these files.
+        # The output must not overwrite a kubeconfig.
         from optsched.kube.client.kubeconfig import default_places, list_paths
 
         check_outputs({"--out": [out]}, list_paths(place.kubeconfig or default_places()))

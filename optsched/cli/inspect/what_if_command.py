@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """The increase of one resource in the usage of a ResourceQuota if pods are created."""
+    """How much new pods would increase a ResourceQuota's usage of one resource."""
 
     quota: str
     resource: str
@@ -104,7 +104,7 @@ class _Charge:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the request exceeds what the quota still allows."""
+        """Whether the request exceeds the unused part of the quota."""
         return self.used + self.request > self.hard
 
     def texts(self) -> tuple[str, str, str]:
@@ -123,7 +123,7 @@ class Usage:
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods; return None if all of them fit, or else why not and whether they never fit."""
+        """Count pods as used; return None if all fit, else why not, and whether they never fit."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -184,12 +184,12 @@ class Usage:
 
 
 MOST_OTHERS: Final = 5
-"""Maximum number of problems to print about other objects; a cluster may have thousands."""
+"""Maximum number of problems to print about the cluster's own objects; it may have thousands."""
 
 _NONE: Final = "<none>"
 _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
 _UNREAD: Final = "no scheduler reads this kind"
-_NOTHING: Final = "no file has a Job, a PodGroup, a pod or another object that a scheduler reads"
+_NOTHING: Final = "no file contains a Job, PodGroup, pod or other object that a scheduler reads"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
 _WORDS: Final = {
     Start.NOW: "now",
@@ -246,7 +246,7 @@ class Options:
 @click.option(
     "--snapshot",
     type=Source(),
-    help="A file of `optsched snapshot`, or a folder of manifests, instead of the cluster.",
+    help="Read this file of `optsched snapshot` or folder of manifests instead of the cluster.",
 )
 @click.option(
     "--model",
@@ -282,8 +282,8 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     """Predict whether a job would start now, where, and which pods it would evict.
 
     Read-only: the command reads the cluster once, adds the objects of the files to a copy, and runs
-    a session on the copy. Ends with 0 if all jobs would start, 8 if some would wait, 9 if one could
-    never start.
+    a session on the copy. The exit code is 0 if all jobs would start, 8 if some would wait, and
+    9 if one could never start.
     """
     options = Options(**given)
     parts = [part for path in options.files for part in read_parts(path)]
@@ -374,7 +374,7 @@ class _Request:
 def _parse_request(
     parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
-    """Split the objects of the files into gangs and others; `names` lists the scheduler names."""
+    """Split the files' objects into gangs and other objects; `names` are the scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
@@ -527,7 +527,7 @@ def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
         if not is_answered and not set(found) & set(names):
             raise Failure(
                 f"Job {job_name(gang.key)}: spec.schedulerName: {found[0]} is none of "
-                f"{', '.join(names)}: give --scheduler-name {found[0]} if it is optsched",
+                f"{', '.join(names)}: if optsched has this name, give --scheduler-name {found[0]}",
                 Exit.USAGE,
             )
 
@@ -550,7 +550,7 @@ def _decide(
             found = answers_of(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
-    # Problems of added objects are all printed, but only the first problems of other objects.
+    # Print all problems of added objects, but only the first few of the cluster's own objects.
     groups = [gang.group for gang in request.gangs if gang.group is not None]
     added_objects = [
         *request.objects,
@@ -626,7 +626,7 @@ def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
 
 
 def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
-    """Replace the predictions for jobs or pods that exceed a ResourceQuota."""
+    """Return the predictions, corrected for jobs and pods that exceed a ResourceQuota."""
     answers = []
     for answer in found.added:
         if answer.gang in limited.over and answer.start is not Start.NEVER:
@@ -637,7 +637,7 @@ def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
             reason, num_pods = limited.beyond[answer.gang]
             answer = replace(answer, num_pods=num_pods, reason=answer.reason or reason)
         answers.append(answer)
-    # A PodGroup that already exists has no prediction if a quota excludes all its new pods.
+    # If a quota excludes all new pods of an existing PodGroup, `found` has no prediction for it.
     answered = {answer.gang for answer in answers}
     answers += [
         Prediction(gang, Start.LATER, num_pods, {}, reason=reason)
@@ -679,7 +679,7 @@ def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]
 
 
 def job_name(gang: str) -> str:
-    """Return the job name in the key of a gang."""
+    """Return the job name that a hypothetical gang's key contains."""
     return gang.removesuffix(f"-{UID}")
 
 

@@ -185,8 +185,8 @@ def _time_ms(*texts: object) -> int:
 UNMADE: Final = "FailedCreate"
 """Reason of events about rejected pods; commands also show it as the job's reason."""
 
-HIDDEN_REFUSALS: Final = "why pods were not created is not shown"
-"""The remark if a user may not list the events of jobs."""
+HIDDEN_REFUSALS: Final = "reasons for missing pods are not shown"
+"""Remark that commands print if the user may not list the events of jobs."""
 
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
@@ -209,9 +209,9 @@ _MOST_READ: Final = 100
 
 
 async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
-    """Return the events about pods and other objects of jobs that the API server rejected.
+    """Return the events about rejected pods and other rejected objects of jobs.
 
-    `name` is the name of the job; empty for all jobs. `namespace` is empty for all namespaces.
+    An empty `name` selects all jobs, and an empty `namespace` all namespaces.
     """
     about = {"reason": UNMADE, "involvedObject.kind": JOB.kind}
     if name:
@@ -256,7 +256,7 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return why the API server rejected a pod or other object of a job; empty if none is missing.
+    """Return why the API server last rejected an object of a job, or "" if it rejects none now.
 
     `events` is the result of `still_refused`, and may contain events about other jobs.
     """

@@ -152,7 +152,7 @@ def show_standing_jobs(
     from optsched.cli.inspect.explain_job import positions
 
     async def list_jobs(client: Client) -> tuple[_Jobs, Cluster]:
-        # A user who may not read the cluster gets only this error, and no remarks.
+        # Read the cluster first: if the user may not, the error is printed without other remarks.
         cluster = await read_cluster(client)
         return await _read_jobs(client, form, namespace, which), cluster
 
@@ -192,7 +192,7 @@ def show_job(place: Place, form: str, target: Target) -> None:
         reading = listed(client, EVENT, namespace_of(obj), fields=fields)
         events: Sequence[Raw] = await if_allowed(reading, "the events are not shown", ())
         why = _why_pending(client, obj, events)
-        return obj, events, await if_allowed(why, "why the job waits is not shown", "")
+        return obj, events, await if_allowed(why, "the reason why the job waits is not shown", "")
 
     obj, events, why = call_cluster(place, read_job)
     if not wants_all:
@@ -268,7 +268,7 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Fixed widths of the columns after the name; rows are printed one by one."""
+"""Widths of the columns after the name; fixed, because rows are printed one by one."""
 
 
 def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:

@@ -101,7 +101,9 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
 @click.option("-q", "--queue", default="", help="Only jobs of this queue.")
 @click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
 @click.option("--selector", default="", help="Only jobs whose names contain this text.")
-@click.option("-l", "--labels", default="", help="Only jobs with labels, such as team=vision.")
+@click.option(
+    "-l", "--labels", default="", help="Only jobs with these labels, such as team=vision."
+)
 @click.option(
     "--position", "placed", is_flag=True, help="Add queue positions; reads the whole cluster."
 )
@@ -144,7 +146,7 @@ def explain(
 ) -> None:
     """Explain why a job waits: reason, position in its queue, and expected start.
 
-    Ends with 0 unless the job waits, with 8 if it waits, and with 9 if it can never start.
+    The exit code is 8 if the job waits, 9 if it can never start, and otherwise 0.
     """
     # The imports for the queue order (rules and engines) take a second.
     from optsched.cli.inspect.explain_job import explain_job
@@ -194,13 +196,13 @@ def delete(place: Place, form: str, target: Target) -> None:
 
 @job.command("watch")
 @cluster_options
-@output_option(help_text="Format of each change; name: only the name, at the end.")
+@output_option(help_text="Format of each change; name: print only the name, once the job finishes.")
 @click.option("--timeout", type=Duration(), help="Stop after this time, such as 90s or 2h.")
 @target_options(JOB)
 def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
-    """Show each change of a job until it ends; the exit code is the outcome.
+    """Show each change of a job until it finishes; the exit code states the outcome.
 
     0: the job has completed. 1: the job has failed, or was aborted or terminated. 3: the job was
-    deleted. 7: the job has not ended before the timeout.
+    deleted. 7: the job did not finish before the timeout.
     """
     watch_job(place, form, target, timeout)

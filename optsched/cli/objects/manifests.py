@@ -64,7 +64,7 @@ class Amounts(click.ParamType[dict[str, str]]):
                 self.fail(f"{part!r} is not an amount of a resource: {_FORM}", param, ctx)
             is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
             if not is_known and not ("/" in resource and is_qualified(resource)):
-                # Pods have no resources such as `cpus` and `gpu`, which are typing errors.
+                # Unknown names without a domain, such as `cpus` and `gpu`, are typing errors.
                 close = get_close_matches(resource, _RESOURCES, n=1)
                 meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
                 hint = f"; did you mean {meant}?" if meant else ""
@@ -108,7 +108,7 @@ class JobFlags:
 
 
 def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
-    """Return a job manifest like that of `vcctl job run`.
+    """Return the manifest of a job with one task, in the form that `vcctl job run` creates.
 
     Raises click.UsageError if a quote in the command line is not closed.
     """
@@ -143,7 +143,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """Values of the flags that describe a queue; a flag that is not given is None or empty."""
+    """Values of the flags that describe a queue; an omitted flag is None or empty."""
 
     weight: int | None = None
     parent: str = ""
@@ -177,7 +177,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command that targets an object and is owned by it (Volcano `CreateJobCommand`)."""
+    """Return a Command that an object owns and that targets it (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -211,7 +211,8 @@ _NO_OBJECT: Final = "is not a Kubernetes object: write apiVersion, kind and meta
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
     """Add `-f` with the long forms `--filename` (kubectl) and `--file` (Volcano).
 
-    `name` is the parameter name in the command. `options` are arguments of `click.option`.
+    `name` names the command parameter that receives the path. `options` are arguments of
+    `click.option`.
     """
     return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
@@ -247,7 +248,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
         _read_manifest(kind, part, problems) for part in _parse_documents(text, name, problems)
     ]
     if not found and not problems:
-        problems.append(f"{name}: there is no {kind} in it")
+        problems.append(f"{name}: contains no {kind}")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return tuple(each for each in found if each is not None)
@@ -265,7 +266,7 @@ def read_parts(path: str) -> tuple[Part, ...]:
         if not has_object_fields(part.value) or not isinstance(
             part.value["metadata"].get("name"), str
         ):
-            # Report errors in the metadata, or else that the document is not an object.
+            # Report metadata errors; without any, report that the document is not an object.
             errors: list[FieldError] = []
             if has_object_fields(part.value):
                 parse_meta(part.value, errors)
@@ -274,7 +275,7 @@ def read_parts(path: str) -> tuple[Part, ...]:
             else:
                 problems.append(f"{part.location()}: {_NO_OBJECT}")
     if not found and not problems:
-        problems.append(f"{name}: there is no object in it")
+        problems.append(f"{name}: contains no object")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return found
@@ -288,7 +289,7 @@ def has_object_fields(value: object) -> bool:
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
-    """Raise `Failure` for manifests in other namespaces than `namespace`; empty allows any."""
+    """Raise `Failure` for manifests outside `namespace`; an empty `namespace` allows any."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
     if wrong:
         lines = (

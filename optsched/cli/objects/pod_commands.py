@@ -52,7 +52,7 @@ def list_pods(
 ) -> None:
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
-    # Without a queue, only pods of jobs are selected. A queue may also contain other pods.
+    # Without a queue, only pods of jobs are selected. A queue may contain bare pods too.
     labels = f"{JOB_NAME}={job}" if job else "" if queue else JOB_NAME
 
     async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:
@@ -75,7 +75,7 @@ def list_pods(
 
 
 def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], str]) -> list[Raw]:
-    """Return the pods in a queue; an empty `queue` selects all pods.
+    """Return the pods that belong to a queue; an empty `queue` selects all pods.
 
     `queues` holds the queue of each PodGroup, keyed by (namespace, name).
     """

@@ -65,16 +65,16 @@ _UPDATE: Final = "update"
 _SHUT: Final = ("Closed", "Closing")
 _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 _IDLE_IN_ROOT: Final = {
-    "weight": f"the weight of queue {ROOT_QUEUE} has no effect: it has no sibling queues",
-    "priority": f"the priority of queue {ROOT_QUEUE} has no effect: it has no sibling queues",
-    "parent": f"the parent of queue {ROOT_QUEUE} has no effect: every other queue is below it",
-    "reclaimable": f"the field reclaimable of queue {ROOT_QUEUE} has no effect: it has no jobs",
+    "weight": f"the weight of queue {ROOT_QUEUE} has no effect: root has no siblings",
+    "priority": f"the priority of queue {ROOT_QUEUE} has no effect: root has no siblings",
+    "parent": f"the parent of queue {ROOT_QUEUE} has no effect: root has no parent",
+    "reclaimable": f"the field reclaimable of queue {ROOT_QUEUE} has no effect: root has no jobs",
 }
 """Errors for fields that have no effect on the root queue, keyed by field."""
 
 
 def queue_name(command: Command) -> Command:
-    """Add NAME, `-N` and `-n` to a command, which receives the name as `name`."""
+    """Add NAME, `-N` and `-n` to a command, and pass the queue name to it as `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
@@ -84,7 +84,7 @@ def queue_name(command: Command) -> Command:
         name = single_name((positional, flag, short), "names")
         if not name:
             raise click.UsageError(
-                "a name is missing: write the queue after the command, or after -N"
+                "a name is missing: write the queue's name after the command, or after -N"
             )
         return command(name=name, **flags)
 
@@ -92,7 +92,7 @@ def queue_name(command: Command) -> Command:
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for each queue spec field to a command, which receives them as `fields`."""
+    """Add an option for each queue spec field to a command, and pass their values as `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
         click.option("-w", "--weight", type=WholeNumber(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
@@ -211,7 +211,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
                 raise Failure(idle, Exit.CONFLICT)
             spec = obj.get("spec") or {}
             if all(_includes(spec.get(key), value, key) for key, value in patch.items()):
-                return obj, f"queue {name} has these values already"
+                return obj, f"queue {name} already has these values"
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch}), done
         states = {name_of(each): state_of(each) for each in await listed(client, QUEUE)}
         if action == "close" and name == ROOT_QUEUE:
@@ -219,7 +219,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
             raise Failure(f"queue {name} cannot be closed: {why}", Exit.CONFLICT)
         parent = parent_of(obj)
         if action == "open" and states.get(parent) in _SHUT:
-            why = f"its parent {parent} is: open {parent} first"
+            why = f"its parent {parent} is closed: open {parent} first"
             raise Failure(f"queue {name} stays closed while {why}", Exit.CONFLICT)
         if _has_state(obj, action):
             return obj, f"queue {name} is {state_of(obj)} already"
@@ -244,9 +244,9 @@ def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON
 
 
 def _has_state(obj: Raw, action: str) -> bool:
-    """Return whether a queue has the state that an action sets, and will stay in that state.
+    """Return whether a queue is already in the state that an action sets, and will stay in it.
 
-    A queue that was closed because its parent closed opens again together with its parent.
+    A queue that closed only because its parent closed reopens when its parent reopens.
     """
     if action == "open":
         return state_of(obj) == "Open"

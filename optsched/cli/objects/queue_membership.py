@@ -1,7 +1,7 @@
 """The queues of jobs and pods.
 
 A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
-may have replaced the PodGroup's queue by the queue of the namespace, or a user may have changed it.
+may have replaced the PodGroup's queue with the namespace's queue, or a user may have changed it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
     """Return the queue of each PodGroup, keyed by (namespace, name).
 
-    `namespace` is None for all namespaces, and empty for the namespace of the current context. The
-    result is empty if the user may not list PodGroups.
+    If `namespace` is None, all namespaces are read; if it is empty, the current context's
+    namespace. The result is empty if the user may not list PodGroups.
     """
     inside = "" if namespace is None else namespace or client.namespace
-    subject = "queues that admission has set are not shown"
+    subject = "queues set by admission are not shown"
     found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), subject, [])
     return {
         (namespace_of(group), name_of(group)): (group.get("spec") or {}).get("queue")
@@ -42,7 +42,7 @@ async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[
 
 
 def find_queue_of_job(obj: Raw, queues: Queues) -> str:
-    """Return the queue of a job's PodGroup, or else the queue that the job names."""
+    """Return the queue of a job's PodGroup, or the job's own queue if the PodGroup is unknown."""
     job, _ = parse_job(obj)
     if job is None:
         return ""

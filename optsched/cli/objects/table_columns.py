@@ -1,4 +1,4 @@
-"""Table columns for each kind: the columns of `vcctl`, then those of `-o wide`.
+"""Table columns for each kind: the columns of `vcctl`, and additional columns for `-o wide`.
 
 Source of pod states: pkg/printers/internalversion/printers.go of Kubernetes.
 """
@@ -54,7 +54,7 @@ def restarts_of(pod: Raw) -> int:
 
 
 def status_of_pod(pod: Raw) -> str:
-    """Return the most specific reason for a pod's state, or else the pod's phase."""
+    """Return the most specific reason for a pod's state, or its phase if no reason is known."""
     status = _status(pod)
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
@@ -88,9 +88,9 @@ def _is_true(condition: Raw, kind: str) -> bool:
 
 
 def _container_reason(status: Raw) -> str:
-    """Return the reason of a pod's first container that waits or has terminated.
+    """Return the reason of the first container that is waiting or has terminated.
 
-    If the reason is Completed and another container runs, return Running or NotReady.
+    If that container is Completed and another container runs, return Running or NotReady.
     """
     containers = status.get("containerStatuses") or ()
     reason = ""
@@ -171,7 +171,7 @@ _HOUR: Final = 60 * _MIN
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 _SPANS: Final = (
-    # Upper limit, unit and optional second unit, as in HumanDuration of Kubernetes.
+    # Exclusive upper limit, unit, and optional smaller unit, as in Kubernetes (HumanDuration).
     (2 * _MIN, (_S, "s"), None),
     (10 * _MIN, (_MIN, "m"), (_S, "s")),
     (3 * _HOUR, (_MIN, "m"), None),
@@ -213,7 +213,7 @@ def _decode_queue(obj: Raw) -> Queue:
     return queue
 
 
-def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
+def amounts(listed: Any) -> str:  # noqa: ANN401  an unchecked resource list
     """Format resource amounts without spaces, such as cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
@@ -258,7 +258,7 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return (queue, prefix) pairs in tree order; the prefix draws the queue's branch.
+    """Return (queue, prefix) pairs in tree order; a prefix holds the tree lines before a name.
 
     A queue whose parent does not exist, or that is its own ancestor, is at the top level.
     """
@@ -282,7 +282,7 @@ def _append_descendants(
 ) -> None:
     """Append the descendants of the queue `parent` to `found`.
 
-    `margins` holds the prefix of a subtree's first line and the prefix of its further lines.
+    `margins` holds the prefix of the first line of a subtree, and the prefix of all other lines.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):
@@ -378,11 +378,11 @@ JOB_TEMPLATES: Final = Table(
 )
 
 
-def _decode_flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, which is never None here
+def _decode_flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, never None
     return parse_jobflow(obj)[0]
 
 
-def _decode_template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, which is never None here
+def _decode_template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, never None
     return parse_jobtemplate(obj)[0]
 
 

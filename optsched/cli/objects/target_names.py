@@ -55,7 +55,7 @@ class Target:
 def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
     """Return the target that a command's options name.
 
-    Raises click.UsageError if no name is given, or if two names or two namespaces differ.
+    Raises click.UsageError if no name is given, or if different names or namespaces are given.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 
 
 def single_name(values: Sequence[str], what: str) -> str:
-    """Return the only distinct value, or "" if there is none; reject different values.
+    """Return the value that all non-empty `values` share, or "" if all are empty.
 
     Raises click.UsageError for different values. `what` is a plural noun for the values in the
     error message.
@@ -111,7 +111,7 @@ class ObjectName(click.ParamType[str]):
 
 
 def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
-    """Add `-n` and `--namespace` to a command; `shown` is the default that the help shows."""
+    """Add `-n` and `--namespace` to a command; `shown` is the default in the help text."""
     return click.option(
         "-n",
         "--namespace",
@@ -123,11 +123,13 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Add NAME, `-N`, `-n` and `--namespace` to a command, which receives them as `target`.
+    """Add NAME, `-N`, `-n` and `--namespace` to a command, and pass them to it as `target`.
 
     With `is_needed`, a missing name is an error; otherwise the target's name may be empty.
     """
-    short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
+    short_help = (
+        "The namespace, or the name if NAME and -N are missing." if is_needed else "The namespace."
+    )
     named = f"Name of the {kind.singular}."
 
     def add(command: Command) -> Command:

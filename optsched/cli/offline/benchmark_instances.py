@@ -66,7 +66,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that hands files in a benchmark format over to the command for that format."""
+    """A command that, for benchmark files, runs the command for their format instead."""
 
     def make_context(
         self,
@@ -87,7 +87,7 @@ class OrBenchmark(click.Command):
                 if e.option_name not in _names(self.params):
                     raise
                 taken = ", ".join(sorted(_names(command.params)))
-                message = f"{e.option_name} is for clusters: {found[0]} takes {taken}"
+                message = f"{e.option_name} is only for clusters: {found[0]} takes {taken}"
                 raise WrongUsage(message) from e
         return super().make_context(info_name, args, parent, **extra)
 
@@ -99,7 +99,7 @@ def _names(params: Sequence[click.Parameter]) -> set[str]:
 
 
 def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options nor option values of any command."""
+    """Return the arguments that are neither options nor values of any command's options."""
     valued = {
         name
         for command in commands

@@ -74,10 +74,10 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     """Pack the items of each FILE into as few bins as possible, and prove a lower bound.
 
     FILE is a vector bin packing instance (.vbp), an archive of instances (.tar.gz), or a pattern
-    for files in an archive: archive.tar.gz/class1_20_*. Prints bins and bound. After a stop, the
-    incumbents are printed and written. Ends with 0 when every packing was made and checked, 2 for
-    bad input, 3 when there is no packing, 4 when the file could not be written, 130 when it was
-    stopped.
+    for files in an archive: archive.tar.gz/class1_20_*. Prints the number of
+    bins and its lower bound. If it is stopped, it prints and writes the incumbents. The exit
+    code is 0 if all instances were packed and verified, 2 for bad input, 3 if no packing was found,
+    4 if the file could not be written, and 130 after Ctrl-C.
     """
     console, form, out = remarks(), options["form"], options["out"]
     check_standard_output(out, form)
@@ -129,7 +129,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
 def _pack_instance(
     console: Console, worker: WorkerProcess, instance: VbpInstance, work: PackingWork
 ) -> tuple[Packed | None, int]:
-    """Return the packing of an instance or None, and the exit code of a failure or stop, or 0."""
+    """Return an instance's packing, or None, and an exit code: 0 unless it failed or stopped."""
     clock, latest, code = SystemClock(), None, 0
     start_s = clock.monotonic()
     try:
@@ -150,7 +150,7 @@ def _pack_instance(
 
 
 def _build_document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a packing as a document with its certificate and the data to reproduce it."""
+    """Return a packing as JSON data, with its certificate and the data to reproduce it."""
     result = packed.result
     summary = {
         "bins": len(result.bins),

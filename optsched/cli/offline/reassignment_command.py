@@ -108,16 +108,17 @@ class ReassignmentOptions:
 @search_options(
     DEFAULT_SECONDS,
     "Seconds.",
-    "Write the assignment to this file: JSON or YAML by its extension, otherwise in the format of "
-    "the challenge.",
+    "Write the assignment to this file: as JSON or YAML if it has that extension, otherwise in the "
+    "challenge's format.",
 )
 def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Reassign the processes of MODEL to machines at the least cost.
 
-    MODEL is an instance of machine reassignment as in the ROADEF/EURO challenge 2012. Prints the
-    cost and its parts, and a lower bound on the cost. After a stop, the incumbent is printed and
-    written. Ends with 0 when an assignment was made and checked, 2 for bad input, 3 when the costs
-    are too large for an exact sum, 4 when the file could not be written, 130 when it was stopped.
+    MODEL is a machine reassignment instance of the ROADEF/EURO challenge 2012. Prints the cost,
+    its components, and a lower bound on the cost. If it is stopped, it prints and writes the
+    incumbent. The exit code is 0 if an assignment was found and verified, 2 for bad input, 3 if the
+    costs are too large for an exact sum, 4 if the file could not be written, and 130 after
+    Ctrl-C.
     """
     console, flags = remarks(), ReassignmentOptions(**options)
     if flags.assignment is None and initial_file(model) == model:

@@ -56,7 +56,7 @@ def instance_of(
 ) -> Instance:
     """Read the instance at a path, and print its problems.
 
-    The exit code is 2 if there is no instance or, with `strict`, if an object cannot be used.
+    The exit code is 2 if the path contains no instance or, with `strict`, an unusable object.
     """
     try:
         with console.status(f"reading {path}") as status:
@@ -110,24 +110,24 @@ def instance_of(
 @click.option(
     "--gap",
     type=Gap(),
-    help="Stop a level once its proved gap is at most this, such as 0.01 or 1%.",
+    help="Stop a level once its proved gap is at most this value, such as 0.01 or 1%.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True)
 @click.option("--deterministic", is_flag=True, help="Reproducible plan: reads no clock.")
 @click.option(
     "--out",
     type=OutputPath(path_type=Path),
-    help="Write the plan to this file; with several models, one file for each to this folder.",
+    help="Write the plan to this file; with several models, one file per model to this folder.",
 )
 @click.option(
     "--result",
     type=OutputPath(path_type=Path),
-    help="Write plan, search history and provenance to this file or folder.",
+    help="Write the plan, search history and provenance to this file or folder.",
 )
 @click.option(
     "--resume",
     type=Source(),
-    help="Resume the solve of this file or folder of --result.",
+    help="Resume the solves whose results are in this file or folder, written by --result.",
 )
 @report_option
 @form_option((TABLE, JSON))
@@ -140,7 +140,7 @@ def instance_of(
     show_default=True,
     help="Schedule pods with this schedulerName; may be repeated.",
 )
-@click.option("--strict", is_flag=True, help="End with 2 if an object cannot be used.")
+@click.option("--strict", is_flag=True, help="Exit with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
 @click.option(
     "--plugins-dir",
@@ -157,13 +157,13 @@ def solve(
     """Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.
 
     Prints placements by gang, the certificate, and the pending gangs with reasons. After Ctrl-C it
-    prints and writes the incumbent. Ends with 0 when a verified plan was made, 2 for bad input, 3
-    when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
+    prints and writes the incumbent. The exit code is 0 if a verified plan was found, 2 for bad
+    input, 3 if no plan was found, 4 if a file could not be written, and 130 after Ctrl-C.
     """
     console, flags = remarks(), Options(files=ModelFiles(out, result, resume), **options)
     _check_outputs(instance, flags, [flags.files])
     if flags.prints_a_file and flags.form != TABLE:
-        raise click.UsageError("-o and a file of `-` both write to the standard output")
+        raise click.UsageError("-o and the output file `-` both write to the standard output")
     for name, path in (("--out", out), ("--result", result)):
         if len(flags.models) > 1:
             check_folder(name, path)

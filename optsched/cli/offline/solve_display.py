@@ -1,4 +1,4 @@
-"""Console output of `optsched solve`: progress, a plan, a comparison of models."""
+"""Print the progress, plans and model comparisons of `optsched solve`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _print_omitted(console: Console, number: int, what: str) -> None:
 
 
 BEYOND: Final = 10.0
-"""Relative gap above which a gap is printed as `above ...`."""
+"""Relative gaps from this value on are printed as `above ...`."""
 
 
 @contextmanager
@@ -213,7 +213,7 @@ _UNKNOWN: Final = "–"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A table row: its title, a field of PlanMeasures, and whether the field is a fraction."""
+    """A table row: title, name of a PlanMeasures field, and whether its values are fractions."""
 
     title: str
     name: str

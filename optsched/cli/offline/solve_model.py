@@ -95,7 +95,7 @@ class ModelFiles:
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return the paths for one of several models, whose files share the same folders."""
+        """Return one model's paths; with several models, the attributes of `self` are folders."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
@@ -154,8 +154,7 @@ def earlier_result(
         _refuse(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # For a file of another kind than SolveResult, errors about other fields would be
-        # misleading.
+        # If the file is not a SolveResult, errors about fields other than `kind` would mislead.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
     try:

@@ -47,7 +47,7 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether the standard output receives a file; tables then go to the standard error."""
+        """Whether a file is written to stdout; if so, tables are printed to stderr."""
         return any(map(is_standard, (self.files.out, self.files.result, self.report)))
 
 
@@ -62,7 +62,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
         other = next((m for m, p in found.items() if p.name == policy.name), None)
         if other is not None:
             message = (
-                f"--model {model}: has the name {policy.name}, as {other} has; give each name once"
+                f"--model {model}: has the same name as {other}: {policy.name}; give each name once"
             )
             print_text(console, message, "red")
             sys.exit(BAD_INPUT)
@@ -115,7 +115,7 @@ def job_of(
     identity: InstanceIdentity,
     places: ModelFiles,
 ) -> Job:
-    """Return the solve for one model of the command line.
+    """Return the solve for one model that the user named.
 
     The exit code is 2 if the result to resume from is missing, or is for another instance or model.
     """
@@ -127,7 +127,7 @@ def job_of(
         seed=options.seed,
         gap=options.gap,
     )
-    # The arguments that reproduce the model's result; output options are omitted.
+    # A command that reproduces the model's result; options for output files are omitted.
     command = ["optsched", "solve", identity.path, "--model", given]
     named = {
         "--solver": options.solver,

@@ -81,7 +81,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the means of each model, and the differences from the first model."""
     print_text(console, _describe_replays(comparison), "")
     if not comparison.is_complete:
-        console.print("incomplete: not all cells were replayed", highlight=False)
+        console.print("incomplete: some replays are missing", highlight=False)
     columns = [
         f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
     ]
@@ -115,7 +115,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     if len(comparison.models) < 2:
         return
     differences = _build_difference_table(comparison, columns)
-    shown = "paired, 95 % intervals for all figures together"
+    shown = "paired, with simultaneous 95 % confidence intervals"
     console.print()
     title = shown if differences.row_count else "nothing differs"
     console.print(f"against {comparison.models[0]}: {title}", highlight=False)
@@ -126,7 +126,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_replays(comparison: Comparison) -> str:
-    """Return the line above the means, which states how many replays each mean covers."""
+    """Return a line that states how many replays of each model the means cover."""
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
@@ -135,7 +135,7 @@ def _describe_replays(comparison: Comparison) -> str:
         f"{count_noun(number, 'replay')} of {model}"
         for model, number in zip(comparison.models, numbers, strict=True)
     )
-    return f"means over {', '.join(each)}: only the differences compare equal replays"
+    return f"means over {', '.join(each)}: only the differences compare the same replays"
 
 
 def _build_difference_table(comparison: Comparison, columns: list[Figure]) -> Table:
@@ -218,7 +218,7 @@ class _Seeds(click.ParamType[tuple[int, ...]]):
             if len(numbers) > _MOST_SEEDS:
                 self.fail(f"{part!r}: at most {_MOST_SEEDS} seeds are accepted", param, ctx)
             if not numbers:
-                self.fail(f"{part!r}: the end of a range comes after its beginning", param, ctx)
+                self.fail(f"{part!r}: a range must end after it begins", param, ctx)
             found |= dict.fromkeys(numbers)
         return tuple(found)
 
@@ -234,7 +234,7 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
     type=ModelSource(),
     multiple=True,
     required=True,
-    help="Name or file of a model; repeat for more. Others are compared with the first.",
+    help="Name or file of a model; may be repeated. Models are compared with the first one.",
 )
 @click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
 @replay_options
@@ -267,9 +267,9 @@ def compare(
     """Compare models on TRACES.
 
     Each model replays each trace with each seed; a synthetic trace is generated for each seed.
-    Differences to the first model are paired by trace and seed. Replays whose results are in the
-    folder of --out are not repeated. Ends with 0 when all replays were made, 1 when a replay
-    failed or a file could not be written, 2 for bad input, 130 when it was stopped.
+    Differences from the first model are paired by trace and seed. Replays whose results are
+    already in the --out folder are not repeated. The exit code is 0 if all replays completed, 1 if
+    a replay failed or a file could not be written, 2 for bad input, and 130 after Ctrl-C.
     """
     executor = ExecutorOptions(workers, dask, Tls(dask_ca, dask_cert, dask_key))
     simulation = Options(period_ms=period, until_ms=until)
@@ -302,7 +302,9 @@ def compare(
     for name, fault in run.unkept.items():
         print_text(console, f"{name}: replayed, but the result was not written: {fault}", "red")
     for fault in unwritten:
-        print_text(console, f"{fault}; results of replays are in {CELLS} next to it", "red")
+        print_text(
+            console, f"{fault}; the results of single replays are in {CELLS} next to it", "red"
+        )
     if options.report is not None and comparison.rows:
         write_report(console, comparison_page(comparison), options.report)
     if is_stopped:
@@ -382,7 +384,7 @@ def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison; `unkept` maps a replay to why its result was not written."""
+    """The replays of a comparison; `unkept` states why the result of a replay was not written."""
 
     cells: list[Cell]
     keep: ResultFolder
@@ -399,7 +401,7 @@ class _Run:
                 results[cell.key] = known
         if results:
             print_text(
-                self.console, f"{len(results)} of {len(self.cells)} were replayed before", "dim"
+                self.console, f"{len(results)} of {len(self.cells)} were already replayed", "dim"
             )
         is_stopped = False
         try:

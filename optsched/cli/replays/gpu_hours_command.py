@@ -98,7 +98,7 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
         given = json.loads(result.read_text(encoding="utf-8"))
         found = of_json(given["gpu_hours"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise InstanceError(f"{result}: is not a result of a replay: {why_unreadable(e)}") from e
+        raise InstanceError(f"{result}: is not a replay result: {why_unreadable(e)}") from e
     if given.get("complete") is not True:
         print_text(console, f"{result}: the replay is incomplete", "yellow")
     return found

@@ -38,7 +38,7 @@ _DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
 
 class Span(click.ParamType[int]):
-    """The option type for a duration, in milliseconds; `more_than_zero` excludes 0."""
+    """Option type for a duration, converted to milliseconds; `more_than_zero` rejects 0."""
 
     name = "duration"
 
@@ -57,7 +57,7 @@ class Span(click.ParamType[int]):
             self.fail(str(DurationError(text, e.message)), param, ctx)
         if found < 0 or (self._more_than_zero and not found):
             least = "longer than zero" if self._more_than_zero else "zero or longer"
-            self.fail(f"{text}: has to be {least}", param, ctx)
+            self.fail(f"{text}: must be {least}", param, ctx)
         return found
 
 
@@ -65,7 +65,7 @@ _COMPANIONS: Final = (
     *(JOBS, TASKS, MACHINES, NODE_LIST, GPU_NUMBERS, THROUGHPUTS),
     *(MACHINE_LIST, f"{MACHINE_LIST}.csv"),
 )
-"""Names of files that are read together with the file of a published trace."""
+"""Names of additional files that belong to published traces, such as lists of machines."""
 
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
@@ -83,7 +83,7 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
             continue
         try:
             found += sorted(path.glob(PICTURES)) or files_of(path)
-        except (InstanceError, OSError):  # The error is reported when the trace is read.
+        except (InstanceError, OSError):  # The later read reports it.
             found.append(path)
     return found
 
@@ -107,12 +107,19 @@ _OPTIONS: Final = (
         help="Time between two sessions; by default the model's period.",
     ),
     click.option(
-        "--until", type=Span(more_than_zero=True), help="Stop at this time of each trace."
+        "--until",
+        type=Span(more_than_zero=True),
+        help="Stop each replay at this time after the trace's start.",
     ),
     click.option(
-        "--warm-up", type=Span(), default="0s", help="Exclude earlier events from the metrics."
+        "--warm-up",
+        type=Span(),
+        default="0s",
+        help="Exclude events before this time from the metrics.",
     ),
-    click.option("--strict", is_flag=True, help="End with 2 if a part of a trace cannot be used."),
+    click.option(
+        "--strict", is_flag=True, help="Exit with 2 if any object or row of a trace cannot be used."
+    ),
     click.option(
         "--plugins-dir",
         type=InputPath(path_type=Path, file_okay=False),
@@ -138,7 +145,7 @@ def describe_unmeasured(trace: Trace, warm_up_ms: int, until_ms: int | None) -> 
     end_ms = inf if until_ms is None else until_ms
     if any(warm_up_ms <= arrival.at_ms < end_ms for arrival in trace.arrivals):
         return ""
-    return f"{trace.name}: no job arrives between --warm-up and the end: no job is measured"
+    return f"{trace.name}: no job arrives between --warm-up and the end, so no job is measured"
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -190,9 +190,10 @@ class SimulateOptions:
 def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks them
     """Replay TRACE in virtual time with the sessions of the live scheduler.
 
-    TRACE is a file of kind Trace, manifests as of `optsched snapshot` (all jobs arrive at time 0
-    and run forever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for a
-    synthetic trace. Ends with 0 after a complete replay, 2 for bad input, 130 when it was stopped.
+    TRACE is a file of kind Trace, manifests written by `optsched snapshot` (all jobs arrive at
+    time 0 and run forever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for a
+    synthetic trace. The exit code is 0 after a complete replay, 2 for bad input, and 130 after
+    Ctrl-C.
     """
     _simulate(trace, SimulateOptions(**flags))
 
@@ -200,7 +201,9 @@ def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks th
 def _simulate(trace: str, flags: SimulateOptions) -> None:
     console = remarks()
     if flags.out is None and flags.resume:
-        raise click.UsageError("--resume needs the folder of the replay: name it with --out")
+        raise click.UsageError(
+            "--resume needs the folder of the stopped replay: name it with --out"
+        )
     check_folder("--out", flags.out)
     names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
     check_outputs(
@@ -303,7 +306,7 @@ class _Run:
 
     @property
     def faults(self) -> dict[str, int]:
-        """Plugin errors, each with the number of its occurrences."""
+        """How often each plugin error and each plan violation occurred, keyed by message."""
         return {} if self.simulation is None else self.simulation.faults
 
     def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
@@ -327,7 +330,7 @@ class _Run:
         return self.stop
 
     def _run_steps(self, file: IO[str] | None, report_progress: Callable[[str], None]) -> None:
-        assert self.simulation is not None  # noqa: S101  `play` has set it
+        assert self.simulation is not None  # noqa: S101  `play` sets it first
         next_checkpoint = self.num_events + self.flags.checkpoint
         while not self.stop and (events := self.simulation.step()) is not None:
             text = lines(events)
@@ -340,7 +343,7 @@ class _Run:
                 next_checkpoint = self.num_events + self.flags.checkpoint
             at = format_duration_ms(self.simulation.now_ms)
             done = self.measuring.num_finished
-            report_progress(f"{at}: {done} of {len(self.given.trace.arrivals)} jobs done")
+            report_progress(f"{at}: {done} of {len(self.given.trace.arrivals)} jobs have finished")
         if file is not None and self.stop:
             self._write_checkpoint(file)
 
@@ -392,7 +395,9 @@ class _Run:
             names = ", ".join(differs)
             raise click.ClickException(f"{path}: belongs to another replay: {names} differs")
         if state.get("version") != VERSION:
-            raise click.ClickException(f"{path}: is from another version: replay without --resume")
+            raise click.ClickException(
+                f"{path}: was written by another version of optsched: replay without --resume"
+            )
         record = out / RECORD
         with record.open("r+b") as file:
             data = file.read(size)
@@ -414,10 +419,10 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Remove a partial event after the disk was full; return how many events are kept.
+        """Remove the partial event that a full disk left; return a message with the kept events.
 
-        `result.json` is already marked incomplete. It is rewritten with the number of kept events
-        if the disk has space.
+        `result.json` is already marked incomplete. If the disk has space again, the file is
+        rewritten with the number of kept events.
         """
         if self.flags.out is None:
             return "no events are kept"
@@ -427,7 +432,7 @@ class _Run:
             self.tally.add_events(text, text.count("\n"))
         with suppress(OSError):
             self.write_result(complete=False)
-        return f"the first {self.num_events} events are kept, marked as incomplete"
+        return f"the first {self.num_events} events are kept; the replay is marked as incomplete"
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
         """Return the result of the replay, and write it to the output folder if one is given."""
@@ -453,7 +458,7 @@ class _Run:
 
 @contextmanager
 def _stop_on_signal(run: _Run) -> Iterator[None]:
-    """Set `run.stop` on SIGINT and SIGTERM; the replay then ends after the current step."""
+    """Set `run.stop` on SIGINT and SIGTERM; the replay ends after the current step."""
 
     def stop(*_: object) -> None:
         run.stop = True

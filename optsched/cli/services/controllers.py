@@ -89,7 +89,7 @@ GRAMMAR: Final = Grammar(
     "--default-queue",
     type=OBJECT_NAME,
     default=DEFAULT_QUEUE,
-    help="Queue if a pod names none.",
+    help="Queue of pods that name no queue.",
 )
 @click.option(
     "--config-map",
@@ -99,16 +99,18 @@ GRAMMAR: Final = Grammar(
 @click.option(
     "--inherit-owner-annotations/--no-inherit-owner-annotations",
     default=True,
-    help="PodGroups inherit annotations and minimum from the owners of their pods.",
+    help="Copy annotations and minMember to PodGroups from the owners of their pods.",
 )
 @click.option(
     "--evictions-are-retries/--no-evictions-are-retries",
     default=False,
-    help="Count restarts of jobs after evictions towards maxRetry, as in Volcano.",
+    help="Count job restarts after evictions towards maxRetry, as Volcano does.",
 )
 @ssh_option
 @listen_options(":8081")
-@election_options("Only the elected leader of several replicas works.", LOCK_NAME)
+@election_options(
+    "With several replicas, run the controllers only in the elected leader.", LOCK_NAME
+)
 @logging_options
 def controllers(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the controllers of queues, jobs and PodGroups."""

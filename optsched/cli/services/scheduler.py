@@ -123,13 +123,13 @@ def state_folder() -> Path:
     "--default-queue",
     type=OBJECT_NAME,
     default=DEFAULT_QUEUE,
-    help="Queue if a pod names none.",
+    help="Queue of pods that name no queue.",
 )
 @click.option(
     "--loners",
     type=click.Choice([each.value for each in BarePodRules]),
     default=BarePodRules.PLACE.value,
-    help="Bare pods: place each one alone, or wait until controllers create a PodGroup.",
+    help="Bare pods: place them one by one, or wait until controllers create their PodGroups.",
 )
 @click.option(
     "--tenant-priority-class",
@@ -145,7 +145,7 @@ def state_folder() -> Path:
     type=SCHEDULER_NAME,
     multiple=True,
     metavar="NAME",
-    help="Another scheduler that allocates devices: count the annotations of its pods.",
+    help="Another scheduler that allocates devices; read them from its pods' annotations.",
 )
 @click.option(
     "--node-selector", "selectors", multiple=True, help="LABEL:VALUE of the nodes to use."
@@ -183,12 +183,12 @@ def state_folder() -> Path:
     "--guarantees-override-budgets",
     "overrides_budgets",
     is_flag=True,
-    help="Reclaims within a guarantee override disruption budgets: the pods are deleted.",
+    help="Reclaim up to a guarantee despite disruption budgets: delete pods, do not evict them.",
 )
 @listen_options(":8080")
 @election_options(
-    "Only the elected leader of several replicas schedules.",
-    "the scheduler's name, `volcano` if it has several",
+    "With several replicas, only the elected leader schedules.",
+    "the scheduler's name; if there are several, `volcano`",
 )
 @click.option(
     "--dump-dir",

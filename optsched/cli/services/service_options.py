@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def service_errors() -> Iterator[None]:
-    """Exit with 2 for an invalid policy or certificate, 1 for an unusable cluster or address."""
+    """Exit with 2 if a policy or certificate is invalid, 1 for cluster, address and file errors."""
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.client import ConfigError
     from optsched.kube.serving.certificate_sources import CertificateError
@@ -143,7 +143,7 @@ METRICS: Final = ":8444"
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""A shell redirection among the arguments in Volcano's manifests; no shell interprets it."""
+"""A shell redirection that Volcano's manifests pass as an argument; no shell interprets it."""
 
 KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
 KLOG_FLAGS: Final = frozenset(
@@ -261,7 +261,7 @@ class Duration(click.ParamType[int]):
         except DurationError as e:
             self.fail(str(e), param, ctx)
         if milliseconds <= 0:
-            self.fail(f"{value}: has to be longer than zero", param, ctx)
+            self.fail(f"{value}: must be longer than zero", param, ctx)
         return milliseconds
 
 
@@ -283,7 +283,7 @@ def listen_options(default: str) -> Callable[[F], F]:
         click.option(
             "--metrics-auth/--no-metrics-auth",
             default=False,
-            help="Require a token of a user that may get /metrics.",
+            help="Require the token of a user who has permission to get /metrics.",
         ),
     )
     return lambda command: _apply_options(options, command)
@@ -292,8 +292,8 @@ def listen_options(default: str) -> Callable[[F], F]:
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
     """Add the flags for leader election, which `election` interprets.
 
-    `what` is the help text of `--leader-elect`. `lock_name` is the default of `--lock-name` that
-    the help shows.
+    `what` is the help text of `--leader-elect`. `lock_name` is the default that the help of
+    `--lock-name` shows.
     """
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
@@ -379,12 +379,12 @@ def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
         if given["metrics_address"]:
             raise click.UsageError(
                 "--metrics-address needs --metrics-tls-cert-file and "
-                "--metrics-tls-private-key-file: without them metrics are at --listen-address"
+                "--metrics-tls-private-key-file: without them, --listen-address serves metrics"
             )
         return None
     if certificate is None or key is None:
         raise click.UsageError(
-            "--metrics-tls-cert-file and --metrics-tls-private-key-file are needed together"
+            "--metrics-tls-cert-file and --metrics-tls-private-key-file must be given together"
         )
     place = _parse_address(given["metrics_address"] or METRICS)
     return SecureMetrics(place, CertificateFiles(certificate, key), given["metrics_auth"])

@@ -93,7 +93,7 @@ _FILE: Final = WatchedFile()
     type=SCHEDULER_NAME,
     multiple=True,
     default=SCHEDULER_NAMES,
-    help="Review pods with this schedulerName; may be repeated. The first is the jobs' default.",
+    help="Review pods with this schedulerName; may be repeated. Jobs get the first by default.",
 )
 @click.option(
     "--webhook-namespace",
@@ -106,14 +106,14 @@ _FILE: Final = WatchedFile()
     "service_name",
     type=OBJECT_NAME,
     default="volcano-admission-service",
-    help="Service of the webhook; the webhook configurations have names that contain it.",
+    help="Service of the webhook; names of webhook configurations contain its name.",
 )
 @click.option(
     "--webhook-url",
     "url",
     type=WebhookAddress(),
     default="",
-    help="Address at which API servers call the webhook, instead of the Service.",
+    help="URL that API servers call instead of the webhook's Service.",
 )
 @click.option(
     "--secret-name",
@@ -125,13 +125,16 @@ _FILE: Final = WatchedFile()
 @click.option("--tls-private-key-file", type=_FILE, help="Private key of that certificate.")
 @click.option("--ca-cert-file", type=_FILE, help="CA of that certificate.")
 @click.option(
-    "--admission-conf", "conf", type=_FILE, help="Resource groups of pods; reloaded on change."
+    "--admission-conf",
+    "conf",
+    type=_FILE,
+    help="File with resource groups of pods; reloaded when it changes.",
 )
 @click.option(
     "--feature-gates",
     "features",
     default="",
-    help=f"{GATING}=true: gate pods that request it until their queue has capacity.",
+    help=f"{GATING}=true: gate pods with its annotation until their queue has capacity.",
 )
 @click.option(
     "--max-queue-depth",
@@ -157,7 +160,7 @@ _FILE: Final = WatchedFile()
     type=USER_NAME,
     multiple=True,
     show_default="the controllers of optsched and Volcano",
-    help="User that may act for the recorded submitters of objects; may be repeated.",
+    help="User that may act on behalf of recorded submitters; may be repeated.",
 )
 @click.option(
     "--queue-rbac/--no-queue-rbac",
@@ -181,7 +184,7 @@ _FILE: Final = WatchedFile()
     multiple=True,
     metavar="NAME",
     show_default="all but system-*",
-    help="PriorityClass that every user may name; it lifts PodGroups above their pods.",
+    help="PriorityClass that any user may give PodGroups, even above their pods' priority.",
 )
 @click.option(
     "--device-scheduler",
@@ -189,14 +192,14 @@ _FILE: Final = WatchedFile()
     type=SCHEDULER_NAME,
     multiple=True,
     metavar="NAME",
-    help="Another scheduler that allocates devices: guard the annotations of its pods.",
+    help="Another scheduler that allocates devices; guard its pods' device annotations.",
 )
 @click.option(
     "--graceful-shutdown-time",
     "grace_ms",
     type=Duration(),
     default="5s",
-    help="Time for which the webhook still responds after a stop signal.",
+    help="How long the webhook keeps responding after a stop signal.",
 )
 @listen_options(":8080")
 @logging_options
@@ -262,13 +265,13 @@ def _select_services(paths: str) -> Sequence[Service]:
     if unknown:
         known = ", ".join(SERVICE_OF)
         raise click.BadParameter(
-            f"unknown: {', '.join(unknown)}; known are {known}",
+            f"unknown: {', '.join(unknown)}; known webhooks: {known}",
             param_hint="--enabled-admission",
         )
     missing = [path for path in SERVICE_OF if path not in wanted and path not in UNGUARDED]
     if missing:
         logging.getLogger("optsched").warning(
-            "users can bypass access control of queues: --enabled-admission leaves out %s",
+            "users can bypass access control of queues: --enabled-admission omits %s",
             ", ".join(missing),
         )
     return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
@@ -296,7 +299,7 @@ def _read_rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
 
 
 def _check_config(path: Path | None) -> Path | None:
-    """Return the file of resource groups; raise click.BadParameter if it is invalid."""
+    """Return the path of the resource groups file; raise click.BadParameter if it is invalid."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:

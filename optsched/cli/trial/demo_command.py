@@ -54,9 +54,10 @@ NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 @click.command()
 @click.option("--emulated", is_flag=True, help="Always use the emulated cluster.")
 def demo(*, emulated: bool) -> None:
-    """Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU.
+    """Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes with 4 CPUs.
 
-    Ends with 0 when all jobs with gangs finish and several jobs without gangs deadlock, else 1.
+    The exit code is 0 if all jobs with gangs finish and several jobs without gangs deadlock, and
+    otherwise 1.
     """
     console = PlainConsole()
     with _open_stage(console, emulated=emulated) as stage:
@@ -82,7 +83,7 @@ def demo(*, emulated: bool) -> None:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round ended as expected: only several jobs without gangs deadlock."""
+    """Return whether a round ended as expected: two or more jobs without gangs must deadlock."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
@@ -151,7 +152,7 @@ class _Real:
         options = ["--kubeconfig", str(self._plane.kubeconfig), "--scheduler-name", SCHEDULER]
         options += ["--schedule-period", "200ms", "--no-leader-elect"]
         options += ["--listen-address", "127.0.0.1:0"]
-        self._scheduler = subprocess.Popen(  # noqa: S603  a module of optsched
+        self._scheduler = subprocess.Popen(  # noqa: S603  runs a module of optsched
             [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         return self
@@ -218,6 +219,6 @@ class _Emulated:
 
     def advance(self) -> float:
         """See `Stage`."""
-        time.sleep(0.02)  # slow enough for a user to watch
+        time.sleep(0.02)  # the user should be able to watch
         self._cluster.advance(500)
         return self._cluster.now_ms / 1000

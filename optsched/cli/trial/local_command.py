@@ -81,7 +81,12 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
 
 @local.command()
 @directory_option
-@click.option("--wipe", "wiped", is_flag=True, help="Also delete its objects and certificates.")
+@click.option(
+    "--wipe",
+    "wiped",
+    is_flag=True,
+    help="Also delete the control plane's objects and certificates.",
+)
 def down(directory: Path, *, wiped: bool) -> None:
     """Stop the control plane; its objects remain for the next `up`."""
     with _report_errors():
