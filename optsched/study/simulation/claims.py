@@ -1,8 +1,9 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-A claim is allocated when the first task that uses it is bound, and deallocated when the last task
-that uses it has left its node, as the ResourceClaim controller of Kubernetes does (KEP-4381). A
-terminating pod keeps the devices of its per-pod claims, and the recreated pod has new claims.
+As the ResourceClaim controller of Kubernetes does (KEP-4381), the simulation allocates a claim when
+the first task that uses it is bound, and deallocates it when the last task that uses it has left
+its node. A terminating pod keeps the devices of its per-pod claims; the pod that replaces it has
+new claims.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
-"""Separates the key of a claim from the time at which its terminating pod is deleted.
+"""Separates a claim's key from the time at which its terminating pod is deleted.
 
 No Kubernetes object name contains this character.
 """
@@ -33,8 +34,8 @@ class ClaimBook:
     devices
         Initial state of the devices.
     standing
-        Tasks that initially have a node. A claim is deallocated if no task in `standing` uses it
-        and it is not reserved for a pod outside `known`.
+        Tasks that initially have a node. A claim that is neither used by a task in `standing` nor
+        reserved for a pod outside `known` is deallocated.
     known
         UIDs of the simulated pods.
 
@@ -59,14 +60,14 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """The current devices and claims; the same object as before if no claim has changed."""
+        """The current devices and claims; the same object as before if no claim changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a copy of a pending task with the device requests of its per-pod claims."""
+        """Return a pending task with the device requests of its per-pod claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -75,9 +76,9 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Add a task as a user of its claims; unallocated claims get the granted devices.
+        """Add a task as a user of its claims; its unallocated claims get the granted devices.
 
-        Returns the task without these device requests.
+        Returns the task without the device requests of its claims.
         """
         if not task.device_claims:
             return task
@@ -85,7 +86,7 @@ class ClaimBook:
         for key in task.device_claims:
             template = self._claims.get(_name(key))
             if key not in self._claims and template is not None:
-                # The claim of a terminating pod has a changed key, and may not exist yet.
+                # The claim of a terminating pod has a new key, so it may not exist yet.
                 self._claims[key] = replace(template, key=key, allocation=None, reserved_for=())
             claim = self._claims.get(key)
             if claim is None:
@@ -115,7 +116,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim keys of a pod once it terminates; its per-pod claims get new keys."""
+        """Return the claim keys of a terminating pod; its per-pod claims get new keys."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -123,12 +124,12 @@ class ClaimBook:
     # --- internal methods ------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Return whether a claim is a valid per-pod claim."""
+        """Return whether a claim exists, is valid and belongs to a single pod."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _settle(self, key: str) -> None:
-        """Update the users of a claim, and deallocate the claim if it has none."""
+        """Update the pods for which a claim is reserved; deallocate the claim if there are none."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:
@@ -142,5 +143,5 @@ class ClaimBook:
 
 
 def _name(key: str) -> str:
-    """Return the key of a claim in the trace, without the suffix for a terminating pod."""
+    """Return the key of a claim as in the trace, without the suffix of terminating pods."""
     return key.partition(_LEFT)[0]

@@ -22,9 +22,10 @@ _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskS
 def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> Trace:
     """Return a trace in which all gangs of a snapshot arrive at time 0.
 
-    Running tasks continue on their nodes. Tasks that have finished or are terminating are omitted.
+    Running tasks continue to run on their nodes. Finished and terminating tasks are omitted.
 
-    `duration_ms` is how long each gang runs after the snapshot, or None if it never finishes.
+    `duration_ms` is the time for which each gang runs after the snapshot, or None if gangs never
+    finish.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -50,13 +51,13 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return a trace that contains the changes between snapshots in chronological order.
+    """Return a trace of the changes between snapshots, which must be in chronological order.
 
-    A gang arrives at its creation time. It runs from when its first task is bound until the first
-    snapshot in which it has finished or is missing; if it still exists in the last snapshot, it
-    never finishes. A gang that runs in the first snapshot continues on its nodes. Gangs that never
-    ran and have disappeared are omitted. A node fails or recovers at the time of the first snapshot
-    that shows the change.
+    A gang arrives at its creation time. A gang runs from the time at which its first task is bound
+    until the first snapshot in which it has finished or is missing. A gang that still exists in the
+    last snapshot never finishes. A gang that is running in the first snapshot continues on its
+    nodes. Gangs that disappeared without having run are omitted. A node fails or recovers at the
+    time of the first snapshot that shows the change.
 
     Raises ValueError if `snapshots` is empty.
     """
@@ -80,13 +81,13 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """Derive a gang's arrival from all snapshots; None if it disappeared without having run."""
+    """Derive a gang's arrival from all snapshots; None if the gang disappeared and never ran."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # Find the first snapshot in which the gang has finished or is missing; None if there is none.
+    # Find the first snapshot in which the gang has finished or is missing, or None.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -101,7 +102,8 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run starts when the first task was bound, or at the first snapshot with bound tasks.
+        # The run starts when the first task was bound, or, if that time is unknown, at the first
+        # snapshot in which the gang runs.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
@@ -126,7 +128,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
-    """Yield each node as first observed, without the pods of gangs whose keys are in `gangs`."""
+    """Yield each node as first observed, with only those pods whose gangs are not in `gangs`."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -137,9 +139,9 @@ def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
 
 
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
-    """Return the devices in the first snapshot, with the claims in all snapshots.
+    """Return the devices in the first snapshot and the claims in all snapshots.
 
-    Claims that appear only in later snapshots are initially unallocated.
+    Claims that first appear in a later snapshot are initially unallocated.
     """
     first = snapshots[0].devices
     came: dict[str, DeviceClaim] = {}
@@ -153,7 +155,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Yield the failures and recoveries of nodes; initially, all nodes are assumed to be ready."""
+    """Yield the failures and recoveries of nodes; all nodes are assumed to be ready at first."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

@@ -1,7 +1,7 @@
-"""The events of a simulation in chronological order, and their JSON lines.
+"""The events of a simulation, and their representation as JSON lines.
 
-Events do not depend on the machine's clock. The same trace, policy and seed give the same record,
-byte for byte.
+Events contain no times of the machine's clock. The same trace, policy and seed therefore give the
+same record, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """The node of a task, and the indices of the task's GPUs on the node."""
+    """The node on which a task is placed, and the indices of its GPUs on the node."""
 
     task: str
     node: str
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang are bound; the gang is still below its minimum, or it already runs."""
+    """Tasks of a gang are bound; the gang stays below its minimum, or was already running."""
 
     at_ms: int
     job: str
@@ -44,17 +44,17 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang reaches its minimum and starts a run, for the first time or after a stop."""
+    """A gang reaches its minimum number of tasks and starts its first or a further run."""
 
     at_ms: int
     job: str
-    run: int  # Number of the run; a gang's first run is 1.
-    places: tuple[Place, ...]  # Placements of the tasks that are bound in the same session.
+    run: int  # Number of the run; the first run of a gang has number 1.
+    places: tuple[Place, ...]  # Placements of the tasks bound in the same session.
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tasks leave their nodes, and the gang continues to run or wait without them."""
+    """Tasks leave their nodes, and the gang continues to run or to wait without them."""
 
     at_ms: int
     job: str
@@ -65,16 +65,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A running gang falls below its minimum: its tasks leave their nodes, and the gang waits."""
+    """A running gang falls below its minimum; all its tasks leave their nodes, and it waits."""
 
     at_ms: int
     job: str
-    # The action that evicted the tasks, and the preemptor gang. After a node failure, `cause` is
-    # `node` and `by` is the name of the node.
+    # The action that evicted the tasks, and the key of the preemptor gang. After a node failure,
+    # `cause` is `node` and `by` is the name of the node.
     cause: str
     by: str
-    lost_ms: int  # Lost work in milliseconds, which must be repeated.
-    kept_ms: int  # Work in all runs so far that checkpoints have saved, in milliseconds.
+    lost_ms: int  # Work that was lost and must be repeated, in milliseconds.
+    kept_ms: int  # Work that checkpoints have saved in all runs so far, in milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class NodeTurn:
-    """A node goes `down` or comes `up`."""
+    """A node fails (`down`) or recovers (`up`)."""
 
     at_ms: int
     node: str
@@ -110,8 +110,8 @@ class Held:
     """A session has run."""
 
     at_ms: int
-    engine: str  # Solver engine that found the plan.
-    # Number of bound tasks, evicted tasks and waiting gangs.
+    engine: str  # Solver engine that computed the plan.
+    # Numbers of bound tasks, evicted tasks and waiting gangs.
     binds: int
     evictions: int
     waiting: int

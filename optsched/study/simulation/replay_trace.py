@@ -1,4 +1,4 @@
-"""Replay a trace that the user names; the result includes the settings to reproduce the replay."""
+"""Replay a trace that the user names; the result includes the settings that reproduce it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
-"""File name pattern in a folder of recorded snapshots: one snapshot per file, in name order."""
+"""File name pattern of recorded snapshots in a folder: one snapshot per file, in name order."""
 
 SYNTHETIC = "gavel:"
 """Prefix of the names of synthetic traces."""
@@ -58,7 +58,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source, its digest, and the problems for which objects were omitted."""
+    """A trace, its source and digest, and the problems because of which objects were omitted."""
 
     trace: Trace
     source: str
@@ -123,7 +123,7 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 
 
 def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | TraceProblem, ...]]:
-    """Read the nodes in a trace or in manifests; return them with the problems in the file."""
+    """Read the nodes from a trace or from manifests; return the nodes and the problems found."""
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
         return trace.nodes, problems
@@ -135,7 +135,7 @@ def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | Tra
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """Read the recorded snapshots of a cluster, in the order of file names.
+    """Read the recorded snapshots of a cluster, in the order of their file names.
 
     Raises InstanceError if there is no snapshot, if a snapshot cannot be read, or if the snapshots
     are not in chronological order.
@@ -164,14 +164,14 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of recorded events, and the length and digest of the record."""
+    """The number of events in a record, and its size and digest."""
 
     num_events: int = 0
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Add events to the totals; `text` is their part of the record."""
+        """Add events to the totals; `text` contains their lines in the record."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -192,11 +192,11 @@ class SimulationResult:
     charges: Chargeback  # Charges per queue and user.
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # End of the replay in trace time.
-    faults: Mapping[str, int]  # Number of occurrences of each rule error and plan violation.
+    ended_at_ms: int  # Time at which the replay ended, in trace time.
+    faults: Mapping[str, int]  # Number of occurrences of each plugin error and each plan violation.
     wall_seconds: float
-    timeline: Timeline | None = None  # Timeline for charts, or None if not requested.
-    # Arrival, start and end of each gang, sorted by arrival. Gangs that arrive during the warm-up
+    timeline: Timeline | None = None  # Timeline for charts; None if it was not requested.
+    # Arrival, start and end of each gang, in order of arrival. Gangs that arrive during the warm-up
     # are omitted.
     jobs: tuple[JobTimes, ...] = ()
 
@@ -238,7 +238,7 @@ def play(
 def as_result(
     given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
-    """Return the result of a replay as JSON, including the settings that reproduce it."""
+    """Return the result of a replay as JSON, with the settings that reproduce it."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",

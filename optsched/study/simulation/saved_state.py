@@ -1,4 +1,4 @@
-"""Save the state of a simulation as JSON, and resume the simulation exactly from it."""
+"""Save the state of a simulation as JSON, so that the simulation can be resumed exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
-    """Return failed nodes, gangs with placements, and terminating pods as JSON."""
+    """Return the failed nodes, the gangs with placements, and the terminating pods as JSON."""
     terminating_pods: list[list[Any]] = []
     for each in cluster.terminating_pods:
         task, place = each.resident, each.place
@@ -36,7 +36,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Restore a state that `write_cluster` returned, in a newly created cluster."""
+    """Restore the output of `write_cluster` in a newly created cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
@@ -51,14 +51,14 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """Return the queues' past usage as JSON with exact numbers, for `read_usage`."""
+    """Return the queues' past usage as JSON with exact numbers; `read_usage` is the inverse."""
     return {
         name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
     }
 
 
 def read_usage(state: Mapping[str, Any]) -> dict[str, Usage]:
-    """Parse the queues' past usage from the JSON of `write_usage`."""
+    """Parse the output of `write_usage`."""
     return {
         name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
         for name, (at_ms, pairs) in state.items()

@@ -1,6 +1,6 @@
-"""The simulated cluster: the gangs that have arrived, task placements and ready nodes.
+"""The simulated cluster: arrived gangs, task placements and ready nodes.
 
-Its snapshots are built by the live scheduler's snapshot builder.
+The live scheduler's snapshot builder builds its snapshots.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the devices that a session allocated to the task on this node.
+    """A node for a task, and the devices on this node that a session allocated to the task.
 
-    `devices` are the devices that the session grants to the task's unallocated claims.
+    `devices` are allocated to those claims of the task that were unallocated.
     """
 
     node: str
@@ -49,7 +49,7 @@ class Held:
     Attributes
     ----------
     gpus
-        GPU indices, or None if GPUs are not allocated yet.
+        GPU indices, or None if no GPUs have been allocated yet.
     since_ms
         Start of the task, in trace time.
     saved_ms
@@ -66,7 +66,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class TerminatingPod:
-    """An evicted pod, which holds its resources until its grace period ends.
+    """An evicted pod, which holds its resources until the end of its grace period.
 
     Attributes
     ----------
@@ -94,15 +94,15 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # The gang as it appears in the next snapshot.
-    fresh: Mapping[str, Task]  # The gang's tasks as they arrived, keyed by task.
-    # Placements of the placed tasks, keyed by task.
+    gang: Gang  # The gang as the next snapshot will contain it.
+    fresh: Mapping[str, Task]  # The gang's tasks as they were at arrival, keyed by task.
+    # Placements of the gang's placed tasks, keyed by task.
     places: dict[str, Place] = field(default_factory=dict)
-    since_ms: int | None = None  # Start of the current run, or None if the gang does not run.
-    kept_ms: int = 0  # Work that checkpoints have saved, in milliseconds.
+    since_ms: int | None = None  # Start of the current run, or None if the gang is not running.
+    kept_ms: int = 0  # Work saved by checkpoints, in milliseconds.
     run: int = 0  # Number of runs that the gang has started.
-    # A counter that increases with every start, stop and move. Scheduled events with a lower number
-    # are ignored.
+    # A counter that each start, stop and move of the gang increases. Scheduled events with a lower
+    # counter value are void.
     turn: int = 0
 
     @property
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether a task of the gang has no node."""
+        """Whether at least one task of the gang has no node."""
         return len(self.places) < len(self.fresh)
 
 
@@ -120,7 +120,7 @@ class SimulatedCluster:
     """The state of the simulated cluster.
 
     `jobs` contains the gangs that have arrived and have not finished, keyed by gang. `waiting`
-    contains the keys of gangs of which a task has no node.
+    contains the keys of gangs with at least one task that has no node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -158,7 +158,7 @@ class SimulatedCluster:
     # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """Return a snapshot of the cluster; `at_ms` is its trace time."""
+        """Return a snapshot of the cluster at the trace time `at_ms`."""
         if self._others.devices is not self._claims.devices:
             self._others = replace(self._others, devices=self._claims.devices)
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
@@ -178,7 +178,7 @@ class SimulatedCluster:
         return node is not None and node.ready
 
     def arrival(self, number: int) -> Arrival:
-        """Return the arrival with the index `number` in the trace."""
+        """Return the trace's arrival with the index `number`."""
         return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
@@ -213,7 +213,7 @@ class SimulatedCluster:
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
     ) -> tuple[Place, ...]:
-        """Place tasks on nodes at `at_ms`; return the placements in the gang's task order."""
+        """Place tasks on nodes at `at_ms`; return their placements in the gang's task order."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (placement := placements.get(key)) is not None:
@@ -222,7 +222,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """Allocate GPUs jointly to (node name, task) pairs; return the GPU indices by task."""
+        """Allocate GPUs jointly to (node name, task) pairs; return GPU indices, keyed by task."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -234,7 +234,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
-        """Restore the placements of tasks; return the placements in the order of `held`."""
+        """Add the gang of an arrival, with all tasks pending; return its job."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._sit(
@@ -244,7 +244,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """Return the placements of a gang's tasks, as input for `restore_places`."""
+        """Return the placements of a gang's tasks, in the form that `restore_places` accepts."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -258,9 +258,10 @@ class SimulatedCluster:
         )
 
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
-        """Remove tasks from their nodes; the tasks are pending again.
+        """Remove tasks from their nodes and make them pending again.
 
-        The terminating pods release their resources at `leaves_ms`, or immediately if it is None.
+        The terminating pods release their resources at `leaves_ms`, or immediately if `leaves_ms`
+        is None.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []
@@ -284,7 +285,7 @@ class SimulatedCluster:
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
-        """Return the terminating pod that remains when a placed task is evicted."""
+        """Return the terminating pod that is left when a placed task is evicted."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
         place = Place(held.task, held.placement.node, held.gpus or ())
         resident = replace(
@@ -322,14 +323,14 @@ class SimulatedCluster:
         return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
-        """Set the phase of a gang and, if given, since when it waits (epoch milliseconds)."""
+        """Set a gang's phase and, if given, the start of its waiting time (epoch milliseconds)."""
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
             self._builder.gangs.store(job.gang.key, job.gang)
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
-        """Set the nominated nodes of pending tasks; return whether any has changed."""
+        """Set the nominated nodes of pending tasks; return whether a nomination has changed."""
         wanted = {
             t.key: replace(t, nominated_node=nodes.get(t.key, ""))
             for t in job.gang.tasks
@@ -412,7 +413,7 @@ class SimulatedCluster:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """Return an arriving gang with all tasks pending, and with no timestamp after `now_ms`."""
+    """Return an arriving gang with all tasks pending, and with timestamps of at most `now_ms`."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms

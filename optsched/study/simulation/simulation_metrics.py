@@ -1,7 +1,7 @@
 """Simulation metrics: job times, utilisation, fairness and lost work.
 
 Each field of `Metrics` states its formula and source. All metrics are computed from a trace and the
-record of its replay; they can therefore be computed again from stored records.
+record of its replay, so they can be recomputed from a stored record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNFAIR: Final = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and nearest-rank percentiles; p % of the values are at most the p-th percentile."""
+    """Mean and nearest-rank percentiles; at least p % of values do not exceed percentile p."""
 
     mean: float
     p50: float
@@ -55,9 +55,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """The numbers and times of jobs that arrive after the warm-up."""
+    """The numbers of jobs that arrive after the warm-up, and their times."""
 
-    # Number of gangs that arrived, that ever ran, and that finished.
+    # Numbers of gangs that arrived, that ever ran, and that finished.
     jobs: int
     started: int
     finished: int
@@ -71,9 +71,9 @@ class CapacityMetrics:
     """Fractions of the capacity of ready nodes, averaged over time."""
 
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time). In clusters without GPUs, it is a fraction of CPU time.
+    # over time). In clusters without GPUs, `allocation` is a fraction of the CPU time.
     allocation: float | None
-    utilisation: float | None  # Like `allocation`, but only for running gangs, without lost work.
+    utilisation: float | None  # Like `allocation`, but counts only running gangs, and no lost work.
     # FGD's fragmentation F over time, divided by the idle GPU capacity (ATC 2023, §3): the fraction
     # of idle GPU capacity that a typical task in the trace could not use. None without GPUs.
     fragmentation: float | None
@@ -83,9 +83,9 @@ class CapacityMetrics:
 class FairnessMetrics:
     """Fairness between queues and between jobs."""
 
-    # Largest minus smallest weighted dominant share of the queues with waiting gangs, averaged over
-    # time (dominant shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than
-    # two queues have waiting gangs.
+    # Largest minus smallest weighted dominant share among the queues with waiting gangs, averaged
+    # over time (dominant shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer
+    # than two queues have waiting gangs.
     drf_distance: float | None
     # Jain index (Σx)²/(n·Σx²) over the queues with arrivals, where x is a queue's weighted dominant
     # share over time (Jain et al. 1984).
@@ -103,11 +103,12 @@ class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
     """Metrics of one replay; a metric is None if it was not measured.
 
     Job metrics cover only jobs that arrive after the warm-up. Time averages cover the time from the
-    end of the warm-up to the last arrival, because the cluster then drains under every policy. If
-    no job arrives after the warm-up, they extend to the end of the record.
+    end of the warm-up to the last arrival, because every policy drains the cluster after the last
+    arrival. If no job arrives after the warm-up, time averages cover the time until the end of the
+    record.
     """
 
-    # How often a running gang was stopped for another gang, and by a node failure.
+    # How often a running gang was stopped for another gang, and how often by a node failure.
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU hours of lost work, or CPU hours in a cluster without GPUs.
@@ -117,7 +118,7 @@ class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
     cross_leaf_pairs: float | None
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
     sessions: int  # Number of sessions after the warm-up.
-    session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
+    session_s: Spread | None  # Wall-clock times of the sessions, or None if no clock was read.
     # Gap |bound − value| / max(|bound|, |value|), averaged over all levels with a bound in all
     # sessions; None if no level has a bound.
     gap: float | None
@@ -129,11 +130,11 @@ class JobTimes:
 
     name: str  # Key `namespace/name` of the gang.
     arrived_ms: int
-    # Time of the first start, or None if the gang never ran; time of the end, or None if the gang
+    # Time of the first start, or None if the gang never ran. Time of the end, or None if the gang
     # has not finished.
     started_ms: int | None
     ended_ms: int | None
-    # Finish-time fairness ρ (see `Metrics.ftf_mean`); None if unfinished or without duration.
+    # Finish-time fairness ρ, as in `Metrics.ftf_mean`; None if unfinished or without duration.
     finish_time_fairness: float | None = None
 
 
@@ -146,8 +147,8 @@ def measure(
 ) -> Metrics:
     """Compute the metrics of a replay.
 
-    `events` is the record of the replay of `trace`. Events during the first `warm_up_ms` are not
-    measured. `session_seconds` lists the wall-clock times of the sessions, if measured.
+    `events` is the record of the replay of `trace`. Events in the first `warm_up_ms` milliseconds
+    are not measured. `session_seconds` lists the wall-clock times of the sessions, if measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:
@@ -192,7 +193,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return a node's idle GPU thousandths that typical tasks cannot use, on average."""
+        """Return a node's idle GPU thousandths that a typical task, on average, cannot use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         reach, sizes = self._reach[node.name], tuple(sorted(free))
@@ -251,7 +252,7 @@ class Measuring:
 
     @property
     def jobs(self) -> tuple[JobTimes, ...]:
-        """The times of all measured gangs, sorted by arrival and name."""
+        """The times of all measured gangs, in order of arrival, then of name."""
         waiting = [
             JobTimes(key, job.submit_ms, job.start_ms, None)
             for key, job in self._jobs.items()
@@ -377,7 +378,7 @@ class Measuring:
     # --- elapsed time ----------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; add elapsed time within the measured window to time averages."""
+        """Advance to an instant; add the elapsed time, if it is measured, to the time averages."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -438,8 +439,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated GPU thousandths of nodes, or CPU thousandths in clusters without GPUs.
 
-    `num_gpus` is the total number of GPUs. `has_plain` is true if a node has GPUs other than vGPUs;
-    the fragmentation F is defined only for these.
+    `num_gpus` is the total number of GPUs. `has_plain` is true if a node has GPUs that are not
+    vGPUs; the fragmentation F is defined only for such GPUs.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -474,7 +475,7 @@ class _Nodes:
         return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
-        """Add a task to its node (`sign` 1) or remove it (`sign` −1)."""
+        """Add a task to a node (`sign` 1) or remove it from the node (`sign` −1)."""
         node = place.node
         self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
@@ -497,7 +498,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current amounts, multiplied by the elapsed time, to the sums over time."""
+        """Add allocated, idle and unusable capacity, times the elapsed time, to the time sums."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -509,7 +510,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Update a node's idle GPU capacity that typical tasks cannot use."""
+        """Update how much of a node's idle GPU capacity typical tasks cannot use."""
         if not self._free[name]:
             return
         now = 0.0
@@ -522,7 +523,7 @@ class _Nodes:
 
 
 class _Shares:
-    """The weighted dominant share and the number of waiting gangs of each queue."""
+    """The weighted dominant share of each queue, and its number of waiting gangs."""
 
     def __init__(self, trace: Trace) -> None:
         total: Counter[str] = Counter()
@@ -552,7 +553,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current shares, multiplied by the elapsed time, to the sums over time."""
+        """Add the queues' dominant shares, times the elapsed time, to the time sums."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -572,7 +573,7 @@ class _Shares:
 
 
 class Nearness:
-    """Records how close to each other, in the network, the tasks of each gang start."""
+    """Records how close in the network the tasks of each gang are when the gang starts."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -581,7 +582,7 @@ class Nearness:
         self._pairs: list[int] = []
 
     def started(self, places: Iterable[Place]) -> None:
-        """Record the placements of a gang that has just started."""
+        """Record the placements of a gang that just started."""
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
@@ -611,5 +612,5 @@ class Nearness:
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """Return the metrics as JSON, keyed by name; a metric's percentiles are a nested object."""
+    """Return the metrics as JSON, keyed by name; percentiles form a nested object."""
     return asdict(metrics)

@@ -1,13 +1,13 @@
 """Replay a trace in virtual time: gangs arrive and finish, nodes fail, and sessions run.
 
 The sessions run the live scheduler's code on snapshots of the simulated cluster. Events at the same
-instant have a fixed order: terminating pods are deleted, gangs finish, nodes fail or recover, gangs
-arrive, a session runs. Sessions start at multiples of the session period.
+instant are processed in a fixed order: terminating pods are deleted, gangs finish, nodes fail or
+recover, gangs arrive, then a session runs. Sessions start at multiples of the session period.
 
 As in the live scheduler, a session is skipped if the cluster has not changed since the last session
-and no gang has waited beyond its limit. Without changes, sessions still run at exponentially
-growing intervals. A session is also skipped if no task is pending, unless the policy moves running
-pods.
+and no gang's waiting time has exceeded the limit. If nothing changes, sessions still run, at
+exponentially growing intervals. A session is also skipped if no task is pending, unless the policy
+can move running pods.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""The recorded cause of events that result from a node failure."""
+"""The recorded cause of events that a node failure triggers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a simulation."""
 
-    # Time between two session starts; if None, the policy's period.
+    # Time between two session starts; None means the policy's period.
     period_ms: int | None = None
-    # Trace time at which the replay stops; if None, it continues until no event remains.
+    # Trace time at which the replay stops; None means that it runs until no event remains.
     until_ms: int | None = None
     seed: int = 0  # Random seed of the solver.
 
@@ -63,25 +63,25 @@ class _SessionTimer:
     """A timer that determines when the next session runs."""
 
     period_ms: int
-    # Earliest time of the next session, or None if no session is requested.
+    # Earliest time of the next session, or None if no session has been requested.
     asks_at_ms: int | None = None
     held_ms: int = -1  # Time of the last session; -1 before the first session.
-    times: int = 0  # Number of sessions since the cluster last changed.
+    times: int = 0  # Number of sessions since the last change of the cluster.
     number: int = 0  # Number of sessions so far.
     is_changed: bool = False  # True if the last session changed the cluster.
 
     def request(self, now_ms: int) -> None:
-        """Request a session at `now_ms` because the cluster has changed."""
+        """Request a session at `now_ms`, because the cluster has changed."""
         self.times = 0
         if self.asks_at_ms is None or self.asks_at_ms > now_ms:
             self.asks_at_ms = now_ms
 
     def request_next(self, now_ms: int) -> None:
-        """Request a session in the next period, because the last one changed the cluster."""
+        """Request a session in the next period, because the last session changed the cluster."""
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next session, or None if no session is requested."""
+        """Return the time of the next session, or None if no session has been requested."""
         if self.asks_at_ms is None:
             return None
         asked_ms = max(self.asks_at_ms, now_ms, self.held_ms + 1)
@@ -90,23 +90,23 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state that a session hands on to later sessions."""
+    """The state that later sessions need from earlier ones."""
 
-    half_life_ms: int  # Half-life of the queues' past usage; 0 if no plugin reads past usage.
+    half_life_ms: int  # Half-life of the queues' past usage; 0 if no plugin reads it.
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    # When each plugin last moved running pods, keyed by plugin name.
+    # Time at which each plugin last moved running pods, keyed by plugin name.
     shuffled_ms: dict[str, int] = field(default_factory=dict)
     nominated: set[str] = field(default_factory=set)  # Keys of gangs with nominated nodes.
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
-        """Add the queues' past usage and the times of the last moves to a snapshot."""
+        """Add the queues' past usage, and the times of the plugins' last moves, to a snapshot."""
         if self.shuffled_ms:
             snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
         return self.usage.noted(snapshot, self.half_life_ms)
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot and result, and the `Problem` of the previous session."""
+    """The last session with its snapshot and result, and the `Problem` of the session before it."""
 
     snapshot: Snapshot
     previous: Problem | None
@@ -116,7 +116,7 @@ class _LastSession(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A scheduled event of a job: the job finishes or saves a checkpoint."""
+    """A scheduled event of a job: the job will finish or save a checkpoint."""
 
     at_ms: int
     rank: int
@@ -131,8 +131,8 @@ class Simulation:
     """One replay of a trace; call `step` until it returns None.
 
     `now_ms` is the current trace time. `session_seconds` lists the wall-clock time of each session;
-    it is empty without a clock. `faults` maps each error in a plugin rule, and each violation for
-    which a plan was rejected, to its number of occurrences.
+    it is empty without a clock. `faults` counts each error in a plugin rule, and each violation for
+    which a plan was rejected.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Simulation:
         self._memory = _Memory(find_half_life(policy.rules))
         self._last: _LastSession | None = None
         self._due: list[_Due] = []
-        self._next = {"arrivals": 0, "node_events": 0}  # Number of processed events of the trace.
+        self._next = {"arrivals": 0, "node_events": 0}  # Processed trace events.
         self._out: list[Event] = []
 
     @property
@@ -174,7 +174,7 @@ class Simulation:
 
     @property
     def last_plan(self) -> Plan | None:
-        """The last plan, with the reasons why gangs are pending; None before the first session.
+        """The last plan with the reasons why gangs are pending, or None before the first session.
 
         The reasons are computed when this property is read.
         """
@@ -205,7 +205,7 @@ class Simulation:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Restore a saved state; call it before the first step.
+        """Restore a saved state; must be called before the first step.
 
         The state must come from a simulation with the same trace, policy and options.
         """
@@ -236,15 +236,15 @@ class Simulation:
         return events
 
     def step(self) -> list[Event] | None:
-        """Return the events up to and including the next session, or None at the end."""
+        """Return the events up to the next session, including its events, or None at the end."""
         self._out = []
         while True:
-            # If no task is pending, a session could only move running pods.
+            # If no task is pending, a session could do nothing but move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
             while self._due and self._is_void(self._due[0]):
                 heappop(self._due)
-            # Collect the time of the next event of each type, except sessions.
+            # Collect the time of the next event of each type; sessions are treated separately.
             times = [self._due[0].at_ms] if self._due else []
             if self.cluster.terminating_pods:
                 times.append(self.cluster.terminating_pods[0].leaves_ms)
@@ -272,7 +272,7 @@ class Simulation:
     # --- events ----------------------------------------------------------------------------------
 
     def _happen(self, at_ms: int) -> None:
-        """Process all events at an instant, except the session."""
+        """Process all events at an instant, except a session."""
         if self.cluster.remove_expired_pods(at_ms):
             self._timer.request(self.now_ms)
         while self._due and self._due[0].at_ms == at_ms:
@@ -328,7 +328,7 @@ class Simulation:
     # --- runs and lost work ----------------------------------------------------------------------
 
     def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
-        """Start or continue a job after some of its tasks were placed."""
+        """Start or continue a job after some of its tasks have been placed."""
         key, now_ms = job.gang.key, self.now_ms
         if job.since_ms is not None or len(job.places) < job.minimum_members:
             self._out.append(record.Bind(now_ms, key, places))
@@ -361,7 +361,7 @@ class Simulation:
             heappush(self._due, _Due(at_ms, _SAVE, job.gang.key, job.turn))
 
     def _cut(self, job: Job) -> int:
-        """End the current run of a job; return the lost work in milliseconds."""
+        """End the current run of a job; return the work lost, in milliseconds."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
         saved_ms = done_ms // every_ms * every_ms if every_ms else 0
@@ -390,7 +390,7 @@ class Simulation:
         return self._memory.noted(self.cluster.snapshot(self.now_ms))
 
     def _note_usage(self) -> None:
-        """Update the queues' past usage if a plugin reads it."""
+        """Update the queues' past usage, if a plugin reads it."""
         if self._memory.half_life_ms:
             self._snapshot()
 
@@ -422,8 +422,8 @@ class Simulation:
         self.carry_out(report.plan)
         self._note_usage()
         if not self._timer.is_changed:
-            # Without changes, the next session runs when a gang has waited beyond its limit, or
-            # after an exponential backoff.
+            # If nothing changes, the next session runs when a gang's waiting time exceeds the
+            # limit, or after an exponential backoff.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
             limit_ms = self.policy.budgets.starvation_after_ms
@@ -447,7 +447,7 @@ class Simulation:
         self._nominate(plan)
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
-        """Execute the evictions of each gang, and place moved tasks on their target nodes."""
+        """Evict the victims of each gang, and place moved tasks on their target nodes."""
         by_job: dict[str, list[Evict]] = {}
         for each in evictions:
             job = self.cluster.job_of(each.task)
@@ -465,7 +465,8 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # Remove all moved tasks first: a task may need the capacity that another task releases.
+        # All moved tasks are removed first, because a task may need the capacity that another one
+        # releases.
         for job, theirs in moving:
             ran = job.since_ms is not None
             lost_ms = self._cut(job) if ran else 0
@@ -491,7 +492,7 @@ class Simulation:
             self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations in a plan, and remove all earlier nominations."""
+        """Apply the nominations in a plan, and remove all previous ones."""
         rooms: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):

@@ -1,6 +1,6 @@
-"""The timeline of a replay: when tasks were on nodes and when gangs ran, for use in charts.
+"""The timeline of a replay: when tasks were on nodes and when gangs ran, as data for charts.
 
-It is built from the record of the replay, event by event.
+The timeline is built from the record of the replay, event by event.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return as JSON the percentiles (0 to 100) of gang times, and queue shares over time."""
+    """Return the percentiles 0 to 100 of gang times, and queue shares over time, as JSON."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     times: dict[str, list[int]] = {}
@@ -56,7 +56,7 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
-        # The fractions of gangs whose times are in `jct_s` and in `queueing_s`.
+        # The fractions of gangs that have a time in `jct_s` and in `queueing_s`.
         "jct_part": len(done) / max(len(timeline.jobs), 1),
         "queueing_part": len(waited) / max(len(timeline.jobs), 1),
         "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
@@ -69,27 +69,28 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
-    For numbers with the same sign, the gap is at most 1, which allows averaging over levels and
+    For numbers with the same sign, the gap is at most 1, so gaps can be averaged over levels and
     sessions. In contrast, `relative_gap` has no upper limit for small values.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
 
 def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
-    """Return the nearest-rank percentile of sorted values; there must be at least one."""
+    """Return the nearest-rank percentile of sorted values, of which there must be at least one."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
 def percentiles(times_ms: Iterable[int]) -> list[float]:
-    """Return the nearest-rank percentiles 0 to 100 of times, in seconds; empty if no times."""
+    """Return the nearest-rank percentiles 0 to 100 in seconds; empty if there are no times."""
     ordered = sorted(times_ms)
     return [nearest_rank(ordered, p) / 1000 for p in range(101)] if ordered else []
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return the mean fraction of all GPUs that each queue holds in each time bin.
+    """Return each queue's mean fraction of all GPUs in each time bin.
 
-    The queues that hold least are summed up. In clusters without GPUs, CPUs are counted.
+    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, the fractions
+    are of CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -110,10 +111,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean amount (num_rows, bins) held in each row during each time bin.
+    """Return the mean capacity (num_rows, bins) that each row holds in each time bin.
 
-    `spans` are the starts and ends of intervals. During an interval, its row in `rows` holds its
-    amount in `amounts`. `edges` are the ascending edges of the bins.
+    `spans` are the starts and the ends of intervals. In each interval, the row in `rows` holds the
+    capacity in `amounts`. `edges` are the bin edges, ascending.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -139,9 +140,9 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return the total amount (num_rows, instants) held in each row at each instant.
+    """Return the total capacity (num_rows, instants) that each row holds at each instant.
 
-    The arguments have the same meaning as in `bin_means`; the intervals are half-open.
+    The arguments have the same meaning as in `bin_means`; intervals exclude their ends.
     """
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
@@ -151,12 +152,12 @@ def at_instants(
 
 
 def column(values: Sequence[Any]) -> Ints:
-    """Return integers as an int64 array; the sequence may be empty."""
+    """Return integers as an int64 array, even if the sequence is empty."""
     return np.array(values, dtype=np.int64)
 
 
 GOES_ON: Final = ""
-"""The value of `why` for a stay or run that continues beyond the end of the timeline."""
+"""The value of `why` for a stay or run that has not ended at the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 
@@ -165,21 +166,21 @@ CPU_UNIT: Final = "CPU"
 
 
 class Stay(NamedTuple):
-    """The stay of a task on a node, from its placement until it leaves the node."""
+    """A stay of a task on a node, from its placement until it leaves the node."""
 
     job: int  # Index of the task's job in `Timeline.jobs`.
     task: str
     node: int
-    lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; see `Lanes`.
-    milli: int  # Thousandths of each lane that the task holds.
+    lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; as in `Lanes`.
+    milli: int  # Capacity held in each lane, in thousandths.
     shape: int  # Index of the task's request in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # Why it ended: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
+    why: str  # Why the stay ended: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):
-    """A run of a gang, during which its minimum number of tasks is placed."""
+    """A run of a gang, in which at least its minimum number of tasks is placed."""
 
     from_ms: int
     to_ms: int
@@ -194,14 +195,14 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Total request of all tasks, in thousandths of a GPU, or of a CPU in clusters without GPUs.
+    # Total request of all tasks, in thousandths of a GPU (in clusters without GPUs, of a CPU).
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
     done_ms: int | None = None  # Time at which the gang finished, or None.
 
     def start_ms(self) -> int | None:
-        """Return the time of the gang's first start, or None if it never ran."""
+        """Return the time of the gang's first start, or None if the gang never ran."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
@@ -210,7 +211,7 @@ class Job:
         return bool(self.runs) and self.runs[-1].why == GOES_ON
 
     def waited_ms(self, end_ms: int) -> int:
-        """Return the total time for which the gang waited for its minimum number of tasks."""
+        """Return the total time that the gang waited for its minimum number of tasks."""
         return sum(b - a for a, b in self.waits(end_ms))
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
@@ -224,13 +225,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of each node: the GPUs, or one lane for all CPUs if no node has GPUs."""
+    """The lanes of each node: its GPUs, or a single lane for all its CPUs if no node has GPUs."""
 
     unit: str  # `GPU` or `CPU`.
-    # Number of lanes of each node; 0 for nodes without GPUs in a cluster with GPUs.
+    # Number of lanes of each node; in a cluster with GPUs, 0 for nodes without GPUs.
     number: tuple[int, ...]
     milli: tuple[int, ...]  # Capacity of a lane on each node, in thousandths of a GPU or CPU.
-    # Capacity held by pods that are not replayed: (node, lane, thousandths).
+    # Capacity held by pods that the replay does not include: (node, lane, thousandths).
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -247,16 +248,16 @@ class Timeline:
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # Stays of tasks and histories of gangs, in the order in which they start.
+    # Stays of tasks and histories of gangs, each in order of their start.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # Each distinct task request as fractions of the cluster's capacity, by (request, resource).
+    # Each distinct task request as fractions of the cluster's capacity: (requests, resources).
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # When nodes are down: (node, from_ms, to_ms).
-    end_ms: int  # End of the timeline, at least 1.
-    # For each session, its gap over the levels with a bound: (at_ms, largest gap, mean gap).
+    down: Sequence[tuple[int, int, int]]  # When nodes are down: (node index, from_ms, to_ms).
+    end_ms: int  # End of the timeline; at least 1.
+    # (at_ms, largest gap, mean gap) of each session, over the levels that have a bound.
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Why gangs are waiting at the end: (code, message) from the last session, keyed by gang.
+    # (code, message) of each gang that is waiting at the end, from the last session, keyed by gang.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -320,7 +321,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """Return the timeline up to the last event or `end_ms`, with the reasons in `pending`."""
+        """Return the timeline until the last event or `end_ms`, with the reasons in `pending`."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
