@@ -92,7 +92,7 @@ def test_lost_hours_are_those_of_the_figures(replay: Path) -> None:
 def test_a_folder_without_either_is_no_place_to_read(tmp_path: Path) -> None:
     result = run("gpu-hours", tmp_path)
     assert result.exit_code == 2
-    assert "holds no snapshots of a cluster" in result.stderr
+    assert "contains no snapshots of a cluster" in result.stderr
     (tmp_path / "result.json").write_text("{}")
     assert "is not a replay result" in run("gpu-hours", tmp_path).stderr
 

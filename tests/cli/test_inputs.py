@@ -475,7 +475,7 @@ def test_mistakes_in_the_nodes_of_a_replay_are_told(tmp_path: Path) -> None:
     assert 'nodes.yaml:6: Node n2: status.allocatable[cpu]: "many"' in result.stderr
     nodes.write_text(SHARES.partition("---\n")[2])
     result = run(*line)
-    assert (result.exit_code, f"{nodes}: there is no node in it" in result.stderr) == (2, True)
+    assert (result.exit_code, f"{nodes}: contains no nodes" in result.stderr) == (2, True)
 
 
 def test_a_snapshot_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """Return the page of a comparison: metrics, charts over time and model definitions."""
+    """Return the report page of a comparison: metrics, charts over time and model definitions."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -67,10 +67,10 @@ def _sections(found: Comparison) -> Iterable[Section]:
         charts = [_interval_chart(found, model, i) for i, model in enumerate(found.models[1:])]
         how = (
             f"Other models are compared with {found.models[0]} in pairs of replays with the same "
-            "trace and seed; equal traces count once. Intervals: Student's t, "
-            f"{percent(CONFIDENCE, 0)} for all figures together. A difference is called better or "
-            "worse only if its interval excludes zero, the sign-flip test rejects the null "
-            "hypothesis, the same jobs finished under both models, and there are at least "
+            "trace and seed; equal traces count once. The intervals (Student's t) have a "
+            f"confidence of {percent(CONFIDENCE, 0)} for all figures together. A difference is "
+            "called better or worse only if its interval excludes zero, the sign-flip test rejects "
+            "the null hypothesis, the same jobs finished under both models, and there are at least "
             f"{found.least_pairs} pairs."
         )
         paragraphs = [
@@ -82,7 +82,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distribution_charts(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_wait_chart(found)])
-        # For each trace, show the queue shares under each model with the first seed.
+        # For each trace, show the queue shares of one seed under each model.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -103,7 +103,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished_tables(found: Comparison) -> Iterable[Table]:
-    """Yield a table of the unfinished gangs under each model, and a table of the reasons."""
+    """Yield a table of unfinished gangs by model, and a table of the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -131,7 +131,7 @@ def _unfinished_tables(found: Comparison) -> Iterable[Table]:
 
 
 def _measured_figures(found: Comparison) -> list[Figure]:
-    """Return the metrics that were measured in at least one replay, the most important first."""
+    """Return the metrics that at least one replay measured, the most important first."""
     measured = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(measured, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
@@ -140,7 +140,7 @@ def _measured_figures(found: Comparison) -> list[Figure]:
 
 
 def _means_table(found: Comparison) -> Table:
-    """Return a table with the mean of each metric under each model."""
+    """Return a table with each metric's mean under each model."""
     rows = []
     for figure in _measured_figures(found):
         values = [found.mean_of_model(model, figure) for model in found.models]
@@ -161,7 +161,7 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Return a chart of a model's differences from the first model, relative to its means."""
+    """Return a chart of a model's differences, relative to the first model's means."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
@@ -214,7 +214,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
 
 
 def _difference_x(part: float) -> float:
-    """Return the x coordinate of a difference; `part` is 1 at the end of the axis."""
+    """Return the x coordinate of a difference, given as a fraction of the axis end."""
     middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
     return middle + max(min(part, 1.0), -1.0) * half
 
@@ -222,7 +222,7 @@ def _difference_x(part: float) -> float:
 def _draw_interval(
     figure: Figure, apart: Difference, verdict: str, end: float, y: float
 ) -> Iterable[Markup]:
-    """Yield a metric's row: name, interval and mean; `end` is the value at the axis end."""
+    """Yield one metric's name, interval and mean; `end` is the value at the end of the axis."""
     css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
     mean, words = signed_text(figure, apart.mean), signed_text(figure, apart.mean)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
@@ -243,8 +243,8 @@ def _draw_interval(
 
 
 def _distribution_charts(found: Comparison) -> list[Chart]:
-    """Return charts of the completion times and queueing delays under each model."""
-    note = "Percentiles of all replays pooled, so that each replay has the same weight."
+    """Return a chart of completion times and a chart of queueing delays, by model."""
+    note = "The percentiles of all replays are pooled, so each replay has the same weight."
     charts = []
     names = (
         ("jct", "finished", "jct", "Completion time"),
@@ -257,9 +257,9 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
             if "series" not in row.result:
                 continue
             series, metrics = row.result["series"], row.result["metrics"]
-            # Results of earlier versions do not state the fraction of gangs with a time.
+            # Results of earlier versions do not state the fraction of gangs whose time is known.
             part = series.get(f"{key}_part", metrics[known] / max(metrics["jobs"], 1))
-            # Gangs without a known time rank last; their percentiles are missing.
+            # Gangs without a known time rank last, so the highest percentiles are missing.
             times, last = series[f"{key}_s"], _PERCENTILES - 1
             ranks = [p for p in range(_PERCENTILES) if p <= last * part] if times else []
             values = [times[min(round(p / part), last)] for p in ranks]
@@ -274,7 +274,7 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
 
 
 def _wait_chart(found: Comparison) -> Chart:
-    """Return a chart of each queue's waiting time quantiles under each model."""
+    """Return a chart of the waiting time quantiles of each queue under each model."""
     by_queue: dict[str, dict[str, list[int]]] = {}
     for row in found.rows:
         for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
@@ -290,15 +290,15 @@ def _wait_chart(found: Comparison) -> Chart:
         for model, times in by_queue[queue].items()
     }
     note = (
-        "Total time for which a gang waited for its minimum number of tasks; percentiles of all "
-        "replays pooled. For a gang that is still waiting, this is its waiting time so far."
+        "Total time for which a gang waited for its minimum number of tasks; the percentiles of "
+        "all replays are pooled. For a gang that is still waiting, this is its waiting time so far."
     )
     title = "Waiting time by queue and model"
     return quantile_chart("waits-by-queue", title, rows, "queue, model", note, is_pooled=True)
 
 
 def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
-    """Return a chart of the fraction of the cluster that each queue holds, one strip per model."""
+    """Return a chart of the cluster fraction that each queue holds, with one strip per model."""
     queues = list(dict.fromkeys(q for row in rows for q in row.result["series"]["held"]))
     end_ms = max(row.result["series"]["end_ms"] for row in rows)
     bottom = 8 + len(rows) * (_STRIP + 14)
@@ -314,7 +314,7 @@ def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
     table = Table("Means over time", ("model", *columns), cells, columns)
     name = f"shares-{number}"
     unit = rows[0].result["series"]["unit"]
-    parts.append(svg.y_title(11, (8 + bottom) / 2, f"part of all {unit}s (%)"))
+    parts.append(svg.y_title(11, (8 + bottom) / 2, f"fraction of all {unit}s (%)"))
     seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
     keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
     drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)
@@ -323,7 +323,7 @@ def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
 
 
 def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
-    """Yield the strip of one replay, in which the fractions that queues hold are stacked."""
+    """Yield the strip of one replay, a stack of the fractions that the queues hold."""
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
@@ -353,7 +353,7 @@ def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Ite
 
 
 def _usage_table(found: Comparison) -> Table:
-    """Return a table with the GPU hours of each queue under each model."""
+    """Return a table of the GPU hours of each queue under each model."""
     by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
     for queue in sorted({queue for held in by_model for queue in held}):
@@ -367,7 +367,7 @@ def _usage_table(found: Comparison) -> Table:
 
 
 def _replay_table(found: Comparison) -> Table:
-    """Return a table with the metrics of each replay."""
+    """Return a table with some metrics of each replay."""
     numbers = ("seed", "gangs", "finished", "JCT mean", "allocation", "preemptions", "wall time")
     figures = {figure.name: figure for figure in FIGURES}
     rows = []
@@ -383,5 +383,5 @@ def _replay_table(found: Comparison) -> Table:
         seconds, record = Cell(f"{plain(wall, 1)} s", wall), Cell(result["record"]["sha256"][:12])
         names = Cell(row.model), Cell(row.trace), Cell(str(row.seed), row.seed)
         rows.append((*names, gangs, finished, mean, held, stops, seconds, record))
-    note = "Record: the first digits of its SHA-256. The comparison in JSON has the full digest."
+    note = "The record column shows the first digits of the SHA-256; the JSON has the full digest."
     return Table("All replays", ("model", "trace", *numbers, "record"), rows, numbers, note)

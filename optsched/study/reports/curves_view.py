@@ -43,7 +43,7 @@ _MISSING: Final = (
 def _percent_grid(
     marks: Sequence[tuple[float, float]], left: float, right: float
 ) -> Iterable[Markup]:
-    """Yield horizontal grid lines with labels in percent; a mark is (y, fraction of one)."""
+    """Yield horizontal grid lines with percent labels; a mark is (y coordinate, fraction of 1)."""
     digits = 0 if marks[-1][1] > 0.1 else 1
     for y, part in marks:
         yield svg.line((left, y), (right, y), class_="grid")
@@ -55,18 +55,18 @@ def _percent_grid(
 
 @dataclass(frozen=True, slots=True)
 class GapLine:
-    """A line in a gap chart: an optimality gap over time."""
+    """A line in a gap chart, which shows an optimality gap over time."""
 
     name: str
     css: str
-    # Points (instant, gap as a fraction of one), sorted by instant. A gap is constant until the
+    # Points (instant, gap as a fraction of 1), sorted by instant. A gap stays constant until the
     # next point.
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A time axis: its end, its marks as (instant, label), and a title with the unit."""
+    """A time axis: its end, its tick marks (instant, label), and its title with the unit."""
 
     end: float
     marks: Sequence[tuple[float, str]]
@@ -76,7 +76,7 @@ class TimeAxis:
 def gap_chart(
     name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
 ) -> Chart:
-    """Return a chart of gaps in percent, one per line; gaps above 100 % are drawn at 100 %."""
+    """Return a chart with one gap line (in percent) per `GapLine`; gaps above 100 % are capped."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
     right, bottom, end = _GAP_RIGHT, _GAP_BOTTOM, time.end or 1
@@ -117,14 +117,14 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Fractions of the cluster that queues hold, as arrays by (queue colour, time bin)."""
+    """The fractions of the cluster that queues hold, as arrays (queue colour, time bin)."""
 
     held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
-    dominant: Floats  # Dominant share: the largest fraction that is held of any resource.
+    dominant: Floats  # Dominant share: the largest fraction of any resource that the queue holds.
 
 
 def shares_of(view: View) -> Shares:
-    """Return the share of each queue in each time bin of a view."""
+    """Return each queue's shares in each time bin of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -138,11 +138,11 @@ def shares_of(view: View) -> Shares:
 
 
 def share_charts(view: View) -> list[Chart]:
-    """Return a stacked chart of the GPUs that each queue holds, and a chart of dominant shares."""
+    """Return a stacked chart of the GPUs held by each queue, and a chart of dominant shares."""
     shares, unit, charts = shares_of(view), view.timeline.lanes.unit, list[Chart]()
     time, height = view.time_axis(_TOP, _BOTTOM), _BOTTOM - _TOP
     stack_title, stack_words = f"Fraction of all {unit}s held", f"{unit}s held by queue"
-    stack_axis, stack_caption = f"part of all {unit}s (%)", f"Part of all {unit}s"
+    stack_axis, stack_caption = f"fraction of all {unit}s (%)", f"Fraction of all {unit}s"
     for name, title, words, axis, caption, css, series in (
         ("held", stack_title, stack_words, stack_axis, stack_caption, "f", shares.held),
         ("dominant", "Dominant shares", "Dominant share by queue", "dominant share (%)",
@@ -183,16 +183,16 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The distribution of a time over gangs, in seconds.
+    """The distribution over gangs of a time, for example of the completion time, in seconds.
 
-    A gang has no value if its time is not known, for example because it did not finish. The
-    fractions also include gangs without a value: starvation must not improve the curve.
+    A gang without a known time, for example an unfinished gang, has no value. The fractions count
+    these gangs too, because starvation must not improve the curve.
     """
 
     name: str
     css: str
     values: Sequence[float]
-    num_missing: int = 0  # Number of gangs without a value.
+    num_missing: int = 0  # Number of gangs whose time is not known.
 
     @property
     def known_fraction(self) -> float:
@@ -201,7 +201,7 @@ class Curve:
 
 
 def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
-    """Return the sorted values; if there are more than `most`, only those at equidistant ranks."""
+    """Return the sorted values, or `most` of them at equidistant ranks if there are more."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -211,17 +211,18 @@ def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
 def cdf_chart(
     name: str, title: str, curves: Sequence[Curve], note: str = "", *, is_counted: bool = True
 ) -> Chart:
-    """Return a chart of cumulative distributions over a logarithmic time axis.
+    """Return a chart of cumulative distributions, with a logarithmic time axis.
 
     A curve ends at the fraction of gangs whose time is known. If `is_counted` is true, each value
-    belongs to one gang, and the table shows the number of gangs.
+    belongs to one gang, and the table shows how many gangs there are.
     """
     kept = [c for c in curves if c.values or c.num_missing]
     values = [value for curve in kept for value in curve.values]
     top = max([1.0, *values])
     least = min([top, *values])
     unit, unit_ms = time_unit(1000 * top)
-    # Marks are powers of ten in the time unit, converted to seconds, from about one second.
+    # Tick marks are powers of ten in the time unit, converted to seconds; the first is at least one
+    # second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
     marks = [mark for mark in powers if 1 <= mark <= top]
     begin = max((m for m in marks if m <= least and m < top), default=0.0)
@@ -238,7 +239,7 @@ def cdf_chart(
         *_percent_grid([(y(part), part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)], _LEFT, _RIGHT),
         *svg.x_grid(ticks, _TOP, _BOTTOM),
         svg.x_title((_LEFT + _RIGHT) / 2, _BOTTOM + 36, f"{title.lower()} ({unit}, logarithmic)"),
-        svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "part of gangs (%)"),
+        svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "fraction of gangs (%)"),
     ]
     rows = []
     for curve in kept:
@@ -258,10 +259,10 @@ def cdf_chart(
         number = [Cell(plain(len(ordered)), len(ordered))] if is_counted else []
         part = Cell(percent(curve.known_fraction), curve.known_fraction)
         rows.append((Cell(curve.name), *number, part, *cells))
-    columns = (*(("gangs",) if is_counted else ()), "part of gangs", *_CDF_COLUMNS)
+    columns = (*(("gangs",) if is_counted else ()), "fraction of gangs", *_CDF_COLUMNS)
     table = Table(title, ("of", *columns), rows, columns)
     if any(curve.num_missing for curve in kept):
         note = f"{_MISSING} {note}".strip()
     keys = [Key(c.css, c.name) for c in kept]
-    drawing = svg.drawing(name, _HEIGHT, f"{title}: part of gangs by time", parts)
+    drawing = svg.drawing(name, _HEIGHT, f"{title}: fraction of gangs by time", parts)
     return Chart(name, title, drawing, keys, [table], note)

@@ -52,7 +52,7 @@ _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Return a section on gangs that are waiting at the end, with reasons from the last session."""
+    """Return a section on the gangs that wait at the end, with reasons from the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
@@ -69,7 +69,9 @@ def reason_section(timeline: Timeline) -> Section:
         rows.append((*names, *cells, Cell(span(waited), waited), Cell(code), Cell(words)))
     note = ""
     if len(waiting) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(waiting))} gangs that waited longest."
+        note = (
+            f"The {plain(MOST_ROWS)} of {plain(len(waiting))} gangs that waited longest are shown."
+        )
     headings = ("gang", "queue", "tasks", unit, "waited", "reason", "reason in full")
     caption = f"At the end, {end}: {count_text(len(waiting), 'gang')} waiting"
     table = Table(caption, headings, rows, ("tasks", unit, "waited"), note)
@@ -100,11 +102,12 @@ def quantile_chart(
     *,
     is_pooled: bool = False,
 ) -> Chart:
-    """Return a chart of time quantiles with one row per key of `times`, in milliseconds.
+    """Return a chart of quantiles with one row per key of `times` (in milliseconds).
 
-    Each time belongs to one gang. The chart shows the number of gangs, and rows with longer times
-    come first. If `is_pooled` is true, the times are percentiles from several replays instead: the
-    chart does not show their number, and the rows keep the given order.
+    By default, each time belongs to one gang. The chart then shows the number of gangs, and the
+    rows with the longest times come first. If `is_pooled` is true, the times are percentiles from
+    several replays; the chart then does not show how many there are, and the rows keep the given
+    order.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = list(ordered)
@@ -147,7 +150,7 @@ def quantile_chart(
 
 
 def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
-    """Yield a box plot: box from p25 to p75, whiskers to p5 and p95, marks at p50 and maximum."""
+    """Yield a box plot: box p25 to p75, whiskers p5 and p95, marks at p50 and the maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (
         svg.scale(nearest_rank(waits, p), end_ms, LEFT, _WAITS_RIGHT) for p in QUANTILES
@@ -174,7 +177,7 @@ def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> It
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart with one row per gang; if there are many, by queue and for longest waits."""
+    """Return a chart of all gangs or, if there are too many, charts of queues and longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -188,7 +191,7 @@ def queue_charts(view: View) -> list[Chart]:
 
 
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
-    """Return a chart with one row per gang, grouped by queue."""
+    """Return a chart with one row per gang; the rows are grouped by queue."""
     parts: list[Markup] = [names_title("gang")]
     at = HEAD
     ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.timeline.jobs[j].queue, j))
@@ -212,7 +215,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Return a table of the gangs, at most the `MOST_ROWS` that waited longest."""
+    """Return a table of the gangs; if there are too many, only of those that waited longest."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -234,13 +237,13 @@ def _job_table(view: View) -> Table:
         )
     note = ""
     if len(jobs) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest."
+        note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest are shown."
     numbers = ("tasks", timeline.lanes.unit, "arrived", "first start", "waited", "runs", "end")
     return Table("Gangs", ("gang", "queue", *numbers, "how the gang ended"), rows, numbers, note)
 
 
 def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Yield a bar for each wait and run of a gang, and a mark wherever it was stopped."""
+    """Yield a bar for each wait and each run of a gang, and a mark wherever a run was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
     bars = [
         (a, b, 4, f"bar wait {css}", f"waits from {moment(a)} to {moment(b)} ({span(b - a)})")
@@ -259,7 +262,7 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
 
 
 def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
-    """Return a mark for the time at which a gang was stopped."""
+    """Return a mark at the time when a gang was stopped."""
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
@@ -267,9 +270,9 @@ def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
 
 
 def _queue_panels(view: View) -> Chart:
-    """Return a chart of allocated GPUs and GPUs of waiting gangs, with one panel per queue colour.
+    """Return a chart of allocated GPUs and of GPUs requested by waiting gangs, by queue colour.
 
-    In clusters without GPUs, the chart shows CPUs.
+    In clusters without GPUs, the chart shows CPUs instead.
     """
     timeline, colours = view.timeline, len(view.colours)
     running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)
@@ -294,8 +297,8 @@ def _queue_panels(view: View) -> Chart:
     columns = ("allocated, mean", "allocated, max", "waited for, mean", "waited for, max")
     return Chart(
         NAME,
-        f"{unit}s allocated and waited for, by queue",
-        svg.drawing(NAME, bottom + BELOW, f"{unit}s allocated and waited for, by queue", frame),
+        f"Allocated and requested {unit}s by queue",
+        svg.drawing(NAME, bottom + BELOW, f"Allocated and requested {unit}s by queue", frame),
         [*view.legend, Key("f7 wait", "light: waited for"), Key("mark", "gangs were stopped")],
         [Table(f"{unit}s", ("queue", *columns), cells, columns)],
         "Each queue has its own scale; its maximum is written next to it.",
@@ -304,7 +307,7 @@ def _queue_panels(view: View) -> Chart:
 
 
 def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
-    """Yield one panel: allocated GPUs, GPUs of waiting gangs, and marks for stopped gangs."""
+    """Yield one panel: allocated and requested GPUs, and marks where gangs were stopped."""
     top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
     floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0
@@ -329,7 +332,7 @@ def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> It
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    # Mark when gangs were stopped; stops in the same time bin share one mark.
+    # Mark when gangs were stopped, with one mark for all stops in a time bin.
     places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():

@@ -1,7 +1,7 @@
-"""A chart of nodes over time, with a bar for each gang or with the load of node groups.
+"""A chart of nodes over time, with one bar per gang or with the load of node groups.
 
-The chart shows bars if there are few enough to distinguish them. Otherwise, nodes that are adjacent
-in name order form groups, and each row shows the fraction of a group that each queue held.
+The chart shows bars if there are few enough to distinguish them. Otherwise, adjacent nodes (in name
+order) form groups, and each row shows the fraction of a group that each queue held.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def node_chart(view: View) -> Chart:
 def _chart(
     view: View, title: str, parts: list[Markup], bottom: float, words: str, table: Table, note: str
 ) -> Chart:
-    """Return a node chart with a line for the slider, and a note on omitted nodes and pods."""
+    """Return a node chart with the slider's line, and a note on omitted nodes and pods."""
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
@@ -83,7 +83,7 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """A bar for the lanes (GPUs, or the CPU lane) of a node that a gang holds for some time.
+    """A bar: lanes (GPUs, or the CPU lane) of one node that one gang holds during an interval.
 
     `above` and `height` are the bar's offset and height, in lanes.
     """
@@ -100,7 +100,7 @@ class ChartBar(NamedTuple):
 
 
 def _gang_bars(view: View) -> list[ChartBar]:
-    """Return one bar for each GPU share, and for each range of whole lanes that a gang holds."""
+    """Return one bar per GPU share, and one per range of whole lanes that a gang holds."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
@@ -129,7 +129,7 @@ def _gang_bars(view: View) -> list[ChartBar]:
 
 
 def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float) -> float:
-    """Return the lowest offset on a lane at which a GPU share overlaps no other."""
+    """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
     above = 0.0
     for _, begin, size in sorted(overlapping, key=lambda p: p[1]):
         if begin >= above + height - 1e-9:
@@ -139,7 +139,7 @@ def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float)
 
 
 def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
-    """Return a chart with the lanes (GPUs) of each node, and the bars of gangs on them."""
+    """Return a chart with the lanes (GPUs) of each node, and bars for the gangs that hold them."""
     timeline = view.timeline
     nodes, lanes = timeline.nodes, timeline.lanes.number
     each = 16.0 if max(lanes, default=1) == 1 else 3.0 if len(nodes) > 24 else 6.0
@@ -194,7 +194,7 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
 
 
 def _group_chart(view: View) -> Chart:
-    """Return a chart of the fraction of each node group that each queue held over time."""
+    """Return a chart of the fractions of each node group that the queues held over time."""
     timeline, names = view.timeline, view.timeline.nodes
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_GROUPS)
@@ -226,10 +226,10 @@ def _group_chart(view: View) -> Chart:
 
 
 def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions of each node group that are held or down.
+    """Return the fractions of each node group that queues hold and that are down.
 
-    The held fraction is an array by (group, queue colour, time bin), the other by (group, time
-    bin).
+    Held fractions are an array (group, queue colour, time bin); down fractions are an array (group,
+    time bin).
     """
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
@@ -249,7 +249,7 @@ def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, 
 
 
 def _draw_layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield stacked areas: the queue colours from a row's bottom, and down nodes from its top."""
+    """Yield stacked areas: queue colours from the bottom of a row, and down nodes from the top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

@@ -41,7 +41,7 @@ def span(length_ms: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration in seconds like `span`, or in milliseconds if it is below one second."""
+    """Format a duration in seconds like `span`, or in milliseconds if it is under one second."""
     if value is None:
         return UNKNOWN
     return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
@@ -68,27 +68,27 @@ def count_text(number: int, what: str) -> str:
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the unit for a time axis of the given length: its name and its milliseconds."""
+    """Return the name and the milliseconds of the unit for a time axis of the given length."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Return round instants from 0 to `end_ms`, with labels in the unit of `time_unit`."""
+    """Return round instants from 0 to `end_ms`, with their labels in the unit of `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
 
 
 def part_ticks(top: float) -> list[float]:
-    """Return round fractions of one as axis ticks, from 0 to at least `top`."""
+    """Return round fractions of 1 as axis ticks, from 0 up to at least `top`."""
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
     number = max(1, -int(-(top - 1e-9) // step))
     return [round(i * step, 4) for i in range(number + 1)]
 
 
 def shorten(name: str, most: int) -> str:
-    """Shorten a name to at most `most` characters by replacing its middle with an ellipsis."""
+    """Shorten a name to at most `most` characters, with an ellipsis in the middle."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2
@@ -105,7 +105,7 @@ _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of `text` in common fonts."""
+    """Return an upper estimate of the width of `text`, valid for common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:

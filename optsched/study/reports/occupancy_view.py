@@ -1,9 +1,10 @@
-"""A chart that shows which gang holds each GPU at many instants: a grid with a slider.
+"""A grid with a slider, which shows for many instants which gang holds each GPU.
 
 In clusters with up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters, a
-cell represents one or more nodes, and shows their load and the queue that holds the most. A cell is
-filled from the left, and the width of a gang is its fraction of the cell. Adjacent cells that one
-gang holds entirely share one label. A cell that is too narrow for a gang's name shows its number.
+cell represents one or more nodes; it shows their load and the queue that holds the most. Cells are
+filled from the left; the width of a gang's segment is the fraction of the cell that it holds.
+Adjacent cells that one gang holds entirely share a label. If a gang's name does not fit, the gang's
+number is shown instead.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum length of a shortened name; if less fits, only the gang's number is shown."""
+"""Minimum length of a shortened name; if less than that fits, only the gang's number is shown."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -50,7 +51,7 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Holder(NamedTuple):
-    """A gang or queue that holds a cell, with its tooltip and colour."""
+    """A gang or queue that holds cells, with its tooltip and colour."""
 
     words: str  # Text of the tooltip.
     css: str  # CSS class of the colour.
@@ -60,21 +61,21 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The gangs in each cell at each instant."""
+    """The gangs or queues in each cell at each instant."""
 
-    # (node name, number of cells) of each row; empty for a grid of tiles without node names.
+    # (node name, number of cells) of each row; empty for a grid without node names.
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
-    holders: Sequence[Holder]  # The holders, to which `cells` refers by index.
-    # The changes of each cell as (instant, ((gang, percent), ...)), the first at instant 0. A gang
-    # is an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
+    holders: Sequence[Holder]  # The gangs or queues, to which `cells` refers by index.
+    # Changes of each cell as (instant, ((gang, percent), ...)), the first at instant 0. A gang is
+    # an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang, given the instants at which it starts and ends.
+    """Return a colour for each gang, given the instants at which the gang starts and ends.
 
-    Gangs that are present at the same instant get different colours if there are enough.
+    Gangs that are present at the same instant get different colours, if there are enough colours.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -91,7 +92,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """Return a legend that numbers the gangs; empty if there are more than `MOST_KEYS`."""
+    """Return a legend with numbered gangs; empty if there are more gangs than `MOST_KEYS`."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -105,7 +106,7 @@ def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
 
 
 def grid_note(num_gangs: int) -> str:
-    """Return the note below a grid, which explains the colours and names of gangs."""
+    """Return the note below a grid, which explains the gangs' colours and labels."""
     note = "Each gang has a colour; its cells show its name or its number."
     if num_gangs > GANG_COLOURS:
         note += (
@@ -122,10 +123,10 @@ def grid_film(
     at: Sequence[float],
     captions: Sequence[str],
 ) -> Film:
-    """Return a grid with a slider that selects the instant.
+    """Return a grid with a slider, with which the instant is selected.
 
-    `chart` is (title, legend, tables, note). `at` lists the instants as fractions of the time axis.
-    `captions` lists the caption of the grid at each instant.
+    `chart` is (title, legend, tables, note). `at` lists the instants, as fractions of the time
+    axis. `captions` lists the grid's caption at each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
@@ -143,7 +144,7 @@ def grid_film(
     if grid.rows:
         boxes, labels, height = _place_rows(grid.rows)
     else:
-        # Without node names, square cells fill the width of the drawing.
+        # Without node names, draw square cells that fill the width.
         number, labels = len(grid.places), []
         columns = 40 if number > 300 else 24
         size = svg.WIDTH / columns - 3
@@ -197,7 +198,7 @@ def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """Return each gang in a cell with its box, from left to right."""
+    """Return the gangs in a cell with their boxes, from left to right."""
     x, y, width, height = box
     found, used = [], 0.0
     for index, part in parts:
@@ -208,7 +209,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Yield the gang names: one per range of cells that a gang holds entirely, or per segment."""
+    """Yield gang names: one per range of cells held entirely by one gang, else one per segment."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -227,13 +228,13 @@ def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Itera
 
 
 def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
-    """Yield the name of a gang, or its number; nothing if neither fits into the box."""
+    """Yield the name or the number of a gang, or nothing if neither fits into the box."""
     x, y, width, height = box
     max_width = width - 6
     number = str(holder.number or "")
     words = fit_name(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Two shortened names may be equal; add the number of the gang to distinguish them.
+        # Two shortened names may be equal, so add the gang's number.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fit_name(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -248,7 +249,7 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
 
 
 def film(view: View) -> Film:
-    """Return the grid of a replay with its slider, initially at the highest allocation."""
+    """Return the grid of a replay; its slider starts at the instant of highest allocation."""
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
@@ -326,7 +327,7 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return (gang index, percentage) of each gang in a cell, or (`FREE`, 100) if it is empty."""
+    """Return (gang index, percentage) for each gang in a cell, or (`FREE`, 100) if it is empty."""
     parts = tuple((gang, min(round(100 * held[gang] / whole), 100)) for gang in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -334,7 +335,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _cell_changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return the changes of a cell; `stays` are tuples (start, end, gang, held thousandths)."""
+    """Return a cell's changes; `stays` holds tuples (start, end, gang, thousandths held)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -375,7 +376,7 @@ def _node_grid(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return the changes of each cell, given owners and percentages by (cell, instant)."""
+    """Return each cell's changes, given its owner and percentage (cell, instant)."""
     found: list[list[tuple[int, Parts]]] = []
     for owners, filled in zip(owner, part, strict=True):
         changes = (np.diff(owners) != 0) | ((np.diff(filled) != 0) & (owners[1:] >= 0))
@@ -385,7 +386,7 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
-    """Describe a group of adjacent nodes by the first name, the last name and the number."""
+    """Describe a group of adjacent nodes by its first name, its last name and its size."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Maximum number of rows per table on a page; separate data files contain all rows."""
+"""Maximum number of rows per table on a page; the data files contain all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def cap_rows(
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A legend entry: the CSS class of a colour, and what the colour stands for."""
+    """A legend entry: the CSS class of a colour, and the meaning of the colour."""
 
     css: str
     name: str
@@ -79,16 +79,16 @@ class Chart:
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    # True if arrow keys move from one drawn element to the next and show its tooltip.
+    # True if the arrow keys move between drawn elements and show their tooltips.
     is_walkable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A chart that shows one instant, with a slider that selects the instant."""
+    """A chart that shows one instant, and a slider with which the instant is selected."""
 
     chart: Chart
-    data: dict[str, Any]  # Data of all instants for the page's script, to be encoded as JSON.
+    data: dict[str, Any]  # Data of all instants for the page's script; becomes JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
     caption: str  # Text above the drawing for the instant `shown`.
@@ -110,7 +110,7 @@ class Page:
 
     title: str
     subtitle: str
-    facts: Sequence[tuple[str, str]]  # (name, value) pairs that are shown below the title.
+    facts: Sequence[tuple[str, str]]  # (name, value) of each fact below the title.
     sections: Sequence[Section]
     warnings: Sequence[str] = ()  # Limitations of the report; they are shown first.
 
@@ -136,7 +136,7 @@ def as_data(value: object) -> Markup:
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Render a page to a file atomically; on an error, the file keeps its old content.
+    """Render a page to a file atomically; on an error, the old file stays unchanged.
 
     Raises OSError, which names the file, if the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""A chart of the gangs on each GPU in the current state, and after the plan of each model."""
+"""A chart of the gangs on each GPU, in the current state and after each model's plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes (GPUs) of a node; `is_new` is true if the plan placed it there."""
+    """A task on lanes (GPUs) of a node; `is_new` is true if the plan placed the task there."""
 
     gang: str
     node: int
@@ -64,12 +64,12 @@ class PlansData:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The lanes of the nodes, without pods: GPUs, or CPUs in a cluster without GPUs."""
+        """The lanes of all nodes, without pods: GPUs, or CPUs in a cluster without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
-        """The placed tasks in the current state (`BEFORE`) and after each plan (model name)."""
+        """The placed tasks in the current state (key `BEFORE`) and after each model's plan."""
         after = {name: _Lanes(self, plan).placed_tasks() for name, plan in self.plans.items()}
         return {BEFORE: _Lanes(self, None).placed_tasks(), **after}
 
@@ -80,7 +80,10 @@ class PlansData:
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """The colour index of each queue with gangs; queues with the lowest demand share one."""
+        """The colour index of each queue with gangs.
+
+        The queues with the lowest demand share a colour.
+        """
         demand: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             demand[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -105,7 +108,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return the thousandths that each queue holds; key "" is for other schedulers' pods."""
+        """Return the thousandths held by each queue, and (key "") by other schedulers' pods."""
         found: Counter[str] = Counter()
         for placed in self.frames[frame]:
             found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)
@@ -113,7 +116,7 @@ class PlansData:
 
 
 class _Lanes:
-    """Assigns lanes first to the running pods, then to the pods that a plan places."""
+    """Assigns lanes to the running pods first, then to the pods that a plan places."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._data = data
@@ -154,7 +157,8 @@ class _Lanes:
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # The size of a GPU share is the larger of its core and memory fractions.
+            # The size of a GPU share is its core fraction or its memory fraction, whichever is
+            # larger.
             node_gpus = [
                 gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu
             ]
@@ -176,7 +180,7 @@ class _Lanes:
 
 
 def plan_film(data: PlansData) -> Film:
-    """Return a grid of GPUs with a slider that selects the current state or a model's plan."""
+    """Return a grid of GPUs with a slider, which selects the current state or a model's plan."""
     captions = []
     for name in data.frames:
         held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
@@ -216,7 +220,7 @@ def plan_film(data: PlansData) -> Film:
 def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
     """Return a grid with one cell per GPU.
 
-    Each gang has two holders: one for its running pods, and one for pods that the plan places.
+    Each gang has two holders: one for its running pods, one for the pods that the plan places.
     """
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def usage_section(found: Chargeback) -> Section:
-    """Return a section with the GPU hours by queue, by user, and by queue and user."""
+    """Return a section with tables of GPU hours by queue, by user, and by queue and user."""
     queues = [([name], amounts) for name, amounts in found.by_queue.items()]
     users = [([name], amounts) for name, amounts in found.by_user.items()]
     tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
@@ -40,7 +40,10 @@ def _amounts_table(
     largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
     if len(largest) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(largest))} rows with the most GPU hours."
+        note = (
+            f"The {plain(MOST_ROWS)} of {plain(len(largest))} rows with the most GPU hours "
+            "are shown."
+        )
     cells = []
     for names, found in largest[:MOST_ROWS]:
         part = found.held / whole.held if whole.held else 0.0
@@ -75,7 +78,7 @@ _NUMBERS: Final = (
     ("preemptions", "preemptions", "how often a running gang was stopped for another gang"),
     ("stopped by nodes", "node_failures", "how often a node failure stopped a gang"),
     ("GPU hours lost", "wasted_gpu_hours", "work that had to be repeated"),
-    ("tier of a gang", "topology_tier", "lowest HyperNode tier that contains it, mean over starts"),
+    ("tier of a gang", "topology_tier", "lowest tier that contains the gang, mean over starts"),
     ("pairs across leaves", "cross_leaf_pairs", "task pairs in different leaves, mean over starts"),
     ("SLA misses", "sla_misses", "gangs that waited longer than their SLA"),
     ("sessions", "sessions", "number of scheduling sessions"),
@@ -83,7 +86,7 @@ _NUMBERS: Final = (
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table with percentiles of times, and a table with all other metrics."""
+    """Return a table with percentiles of times, and a table with the other metrics."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:
@@ -132,7 +135,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the settings that are not equal in all models."""
+    """Return a table of the settings in which the models differ."""
     definitions = [flatten_definition(model) for model in models]
     keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []

@@ -109,7 +109,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
 
 
 def _gap_chart(timeline: Timeline) -> Chart:
-    """Return a chart of the gap of each session, or of each time bin if there are many."""
+    """Return a chart of the gap of each session, or of each time bin if there are many sessions."""
     points = list(timeline.gaps)
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:
@@ -142,7 +142,7 @@ def _gap_chart(timeline: Timeline) -> Chart:
 
 
 def _distribution_charts(view: View) -> list[Chart]:
-    """Return charts of the gangs' completion times and queueing delays, in total and per queue."""
+    """Return charts of gangs' completion times and queueing delays, in total and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}

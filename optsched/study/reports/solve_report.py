@@ -1,4 +1,4 @@
-"""The HTML report on a solve: the plans of one or several models for the same cluster."""
+"""The HTML report on a solve: the plans of one or more models for the same cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 @dataclass(frozen=True)
 class SolvedModel:
-    """The solve result under one model, the model's definition, and the measures of its plan."""
+    """The solve result under one model, with the model's definition and the plan's measures."""
 
     result: SolveResult
     definition: Mapping[str, Any]
@@ -68,7 +68,7 @@ def solve_page(
             warnings.append(f"{solved.name}: there is no plan.")
         elif uncounted := [k for k in sharing if k in plan.binds and k not in plan.shared_gpus]:
             warnings.append(
-                f"{solved.name}: no plugin deviceshare of the policy assigns the GPU shares of "
+                f"{solved.name}: the policy has no plugin deviceshare to assign the GPU shares of "
                 f"{count_text(len(uncounted), 'pod')}; the GPUs held do not include them."
             )
         if solved.result.is_partial:
@@ -166,7 +166,7 @@ _MEASURES: Final = (
 
 
 def _pending_section(data: PlansData) -> Section:
-    """Return a section on pending gangs and pods, with a reason for each."""
+    """Return a section on the pending gangs and pods, with a reason for each."""
     tables, idle = [], []
     for name, plan in data.plans.items():
         reasons = {**plan.pending, **plan.pending_pods}
@@ -185,7 +185,7 @@ def _pending_section(data: PlansData) -> Section:
 
 
 def _placement_tables(data: PlansData) -> Iterable[Table]:
-    """Yield tables of the placements and evictions in each plan."""
+    """Yield tables with the placements and evictions in each plan."""
     gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
@@ -239,7 +239,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Draw axis labels at round numbers, from 0 to the largest amount that a queue holds.
+    # Draw axis labels at round numbers, from 0 to the most that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -260,7 +260,7 @@ def _queue_chart(data: PlansData) -> Chart:
 
 
 def _certificate_tables(data: PlansData) -> Iterable[Table]:
-    """Yield for each plan a table of the objective levels in its certificate."""
+    """Yield for each plan a table of the objective levels in the plan's certificate."""
     for name, plan in data.plans.items():
         certificate, rows = plan.certificate, []
         for level in certificate.levels:
@@ -282,7 +282,7 @@ def _certificate_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
-    """Return a chart of each level's gap over time, and a chart of its value and bound."""
+    """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in solved.result.progress:
@@ -348,7 +348,7 @@ def _time_axis(solved: SolvedModel) -> TimeAxis:
 def _draw_panel(
     title: str, steps: Sequence[Progress], end_s: float, top: float
 ) -> Iterable[Markup]:
-    """Yield the panel of a level: its value and bound over time."""
+    """Yield the panel of one level, which shows its value and bound over time."""
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
     extent = (high - low) or 1
@@ -374,7 +374,7 @@ def _draw_panel(
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # Prevent the labels of the final value and the final bound from overlapping.
+    # Keep the labels of the final value and the final bound from overlapping.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")

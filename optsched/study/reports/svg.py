@@ -16,7 +16,7 @@ WIDTH: Final = 860
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """Return an element; underscores in attribute names become hyphens, None is omitted."""
+    """Return an element; underscores in attribute names become hyphens, None values are omitted."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -41,7 +41,7 @@ def rect(box: tuple[float, float, float, float], **attributes: str | float | Non
 
 
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
-    """Return a text element that starts at (x, y), or is aligned there by `text_anchor`."""
+    """Return a text element that starts at (x, y), or is anchored there by `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
 
 
@@ -59,7 +59,7 @@ def label(at: tuple[float, float], max_width: float, name: str, *, css: str = "n
 
 
 def label_lines(name: str, max_width: float, *, css: str = "name") -> list[str]:
-    """Return the lines into which `label` breaks a name."""
+    """Return the lines into which `label` would break a name."""
     return wrap_name(name, max_width, MOST_LINES, bold=css == "heading")
 
 
@@ -92,7 +92,7 @@ def lane(x: float, y: float, width: float, height: float) -> Markup:
 
 
 def heading(name: str, y: float) -> Markup:
-    """Return a heading that may use the full width of a drawing, with its top at y."""
+    """Return a heading with its top at y, which may use the full width of a drawing."""
     shown = fit_name(name, WIDTH - 8, bold=True)
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
@@ -124,7 +124,7 @@ def group(children: Iterable[Markup], **attributes: str | float | None) -> Marku
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path commands of a step function that keeps each y until the next point."""
+    """Return the path commands of a step function, which keeps each y until the next point."""
     if not points:
         return ""
     steps = [f"M{number(points[0][0])} {number(points[0][1])}"]
@@ -135,7 +135,7 @@ def staircase(points: Sequence[tuple[float, float]]) -> str:
 def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
     """Return the path commands of the area between two step functions with the same edges.
 
-    Steps in which top and bottom are equal are omitted.
+    Steps at which the two functions are equal are omitted.
     """
     found: list[str] = []
     at = 0

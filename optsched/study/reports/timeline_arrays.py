@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, a time axis and arrays of task stays."""
+"""A timeline prepared for charts: queue colours, a time axis, and arrays of task stays."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ STRETCHES: Final = 240
 
 @dataclass(frozen=True)
 class View:
-    """A timeline with the scales and colours that all its charts share."""
+    """A timeline, with the scales and colours that all its charts share."""
 
     timeline: Timeline
-    # Colour index of each queue, from 0. The queues that held the least capacity share a colour.
+    # Colour index of each queue. The queues that held the least capacity share a colour.
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # For each colour, the name of its queue or queues.
+    colours: tuple[str, ...]  # The name of each colour: a queue, or the number of other queues.
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
-        """Create the view of a timeline; the queues that held most get their own colours."""
+        """Create the view of a timeline; the queues that held the most get colours of their own."""
         weight = Counter({job.queue: 0 for job in timeline.jobs})
         for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
@@ -88,7 +88,7 @@ class View:
         return time_axis(self.timeline.end_ms, top, bottom)
 
     def slider_line(self, top: float, bottom: float) -> Markup:
-        """Return the vertical line that the slider moves."""
+        """Return the vertical line that moves with the slider."""
         x = self.x(int(self.instants[self.frame_shown]))
         wide = RIGHT - LEFT
         return svg.line((x, top), (x, bottom), class_="now", data_left=LEFT, data_width=wide)
@@ -103,7 +103,7 @@ class View:
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """The start and end of each stay; ongoing stays are extended beyond the timeline's end."""
+        """The start and end of each stay; stays that go on end after the timeline's end."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
@@ -124,9 +124,9 @@ class View:
 
     @cached_property
     def instants(self) -> Ints:
-        """The instants of the slider: all changes, or equidistant instants if there are too many.
+        """The slider's instants: all changes or, if there are too many, equidistant instants.
 
-        There are at most `STRETCHES` changes, or half as many equidistant instants.
+        There are at most `STRETCHES` instants with changes, or half as many equidistant ones.
         """
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
@@ -174,7 +174,7 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """Describe why a stay or run ended."""
+    """Describe how a stay or a run ended."""
     return _ENDS.get(why, f"ended by {why}")
 
 
@@ -206,6 +206,6 @@ def consecutive_ranges(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def run_text(run: Run) -> str:
-    """Describe when a gang ran and how the run ended."""
+    """Describe when a gang ran, and how the run ended."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"

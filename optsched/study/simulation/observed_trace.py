@@ -62,7 +62,7 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     Raises ValueError if `snapshots` is empty.
     """
     if not snapshots:
-        raise ValueError("there is no snapshot to begin with")
+        raise ValueError("at least one snapshot is needed")
     first = snapshots[0]
     keys = {gang.key for snapshot in snapshots for gang in snapshot.gangs}
     found = [_arrival(key, snapshots) for key in sorted(keys)]

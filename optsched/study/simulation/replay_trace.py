@@ -129,7 +129,7 @@ def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | Tra
         return trace.nodes, problems
     instance = read_instance(path)
     if not instance.snapshot.nodes:
-        lines = [*map(str, instance.problems), f"{path}: there is no node in it"]
+        lines = [*map(str, instance.problems), f"{path}: contains no nodes"]
         raise InstanceError("\n".join(lines))
     return instance.snapshot.nodes, instance.problems
 
@@ -142,7 +142,7 @@ def read_pictures(folder: Path) -> list[Instance]:
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
-        raise InstanceError(f"{folder}: holds no snapshots of a cluster ({PICTURES})")
+        raise InstanceError(f"{folder}: contains no snapshots of a cluster ({PICTURES})")
     back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
     if back is not None:
         raise InstanceError(f"{back.path}: is older than the file before it: name files by time")

@@ -1,6 +1,6 @@
 """The simulated cluster: arrived gangs, task placements and ready nodes.
 
-The live scheduler's snapshot builder builds its snapshots.
+The live scheduler's snapshot builder builds the snapshots of this cluster.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_a_model_that_starves_gangs_has_a_distribution_below_the_top(found: Comp
         rows.append(replace(row, result={**row.result, "series": series}))
     sections = {s.name: s for s in comparison_page(replace(found, rows=rows)).sections}
     (table,) = sections["distributions"].parts[0].tables
-    assert table.headings[:3] == ("of", "part of gangs", "mean")
+    assert table.headings[:3] == ("of", "fraction of gangs", "mean")
     first, second = table.rows
     assert first[1].text == "100.0 %"
     assert (second[1].key, second[2].key) == (pytest.approx(0.5, abs=0.01), 50)

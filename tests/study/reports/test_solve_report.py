@@ -113,6 +113,6 @@ def test_gpu_shares_that_no_plugin_assigns_are_not_counted_silently() -> None:
     snapshot, answers = solved("gpus.yaml", "volcano-default", str(GPUS))
     [warning] = solve_page(snapshot, answers, base()).warnings
     assert warning == (
-        "volcano-default: no plugin deviceshare of the policy assigns the GPU shares of 3 pods; "
+        "volcano-default: the policy has no plugin deviceshare to assign the GPU shares of 3 pods; "
         "the GPUs held do not include them."
     )

@@ -95,5 +95,5 @@ def test_nodes_fail_and_come_back_with_the_pictures_that_show_it() -> None:
 
 
 def test_there_is_a_first_picture() -> None:
-    with pytest.raises(ValueError, match="no snapshot to begin with"):
+    with pytest.raises(ValueError, match="at least one snapshot is needed"):
         trace_of_record([], "w")
