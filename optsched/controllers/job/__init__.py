@@ -1,1 +1,1 @@
-"""Jobs of batch.volcano.sh; `reconcile` returns the effects that a job requires."""
+"""The controller of Jobs (batch.volcano.sh); see `reconcile.job_controller`."""

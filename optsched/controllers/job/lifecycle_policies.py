@@ -1,8 +1,8 @@
-"""Events of a job, and the actions that its lifecycle policies choose for them.
+"""Events of a job, and the actions that its lifecycle policies trigger.
 
-No state is kept in memory. An event lasts as long as its cause, such as a failed pod, and ends when
-an action deletes the pod. A deleted pod can no longer store its event, so the job's status stores
-pod deletions to which a policy with a timeout applies. Source: Volcano,
+No state is kept in memory: events are derived from the current objects. The event of a failed pod,
+for example, lasts until an action deletes the pod. Pod deletions leave no object behind, so the
+job's status stores those to which a policy with a timeout applies. Source: Volcano,
 pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
@@ -48,7 +48,7 @@ _ORDINARY: Final = frozenset(
         JobEvent.COMMAND_ISSUED,
     }
 )
-"""Events that occur in every job; a policy for the event `*` does not match them."""
+"""Events that are normal in a job's life; a policy for the event `*` does not match them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class ObservedEvent:
     Attributes
     ----------
     task, index
-        The task and pod index of the event. An event of the whole job has task None and index -1.
-        An event of a whole task has index -1.
+        The task and pod index to which the event belongs. The index is -1 for an event of the whole
+        task. For an event of the whole job, the task is None too.
     since_ms
-        The time of the event in ms since the Unix epoch; None if it is unknown, which counts as
-        expired for every timeout.
+        The time of the event in ms since the Unix epoch, or None if it is unknown. All timeouts of
+        an event with unknown time have expired.
     is_disruption
-        True if the cluster, and not a user, deleted the pod.
+        True if the cluster, not a user, deleted the pod.
     """
 
     event: JobEvent
@@ -78,7 +78,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The action that a lifecycle policy chooses, and the event that triggers it."""
+    """The action of a lifecycle policy, and the event that triggers it."""
 
     action: JobAction
     because: ObservedEvent
@@ -86,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """The action that the lifecycle policies choose.
+    """The action that the lifecycle policies trigger, or None.
 
     `wait_ms` is the time until the next policy timeout expires, or None if no timeout is pending.
     """
@@ -96,9 +96,9 @@ class PolicyDecision:
 
 
 def apply_policies(observed: ObservedJob) -> PolicyDecision:
-    """Return the action for the first event whose policy has no timeout or an expired one.
+    """Return the action for the first event whose policy has no timeout or an expired timeout.
 
-    Completed tasks are checked first, then failed pods, then deleted pods.
+    Events are checked in the order of `_EVENT_SOURCES`.
     """
     waits = []
     events = events_with_policy(observed.job)
@@ -108,7 +108,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         policy = policy_for(observed.job, occurrence)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
-            continue  # A job that has not ended is not suspended, so it cannot be resumed.
+            continue  # A pending or running job is not suspended, so it cannot be resumed.
         wait_ms = 0
         if policy.timeout_ms is not None and occurrence.since_ms is not None:
             wait_ms = occurrence.since_ms + policy.timeout_ms - observed.now_ms
@@ -120,7 +120,10 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 
 
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
-    """Return the deletions to which a policy with a timeout applies, keyed by `pod_part`."""
+    """Return the pod deletions to which a policy with a timeout applies.
+
+    The keys are those of `pod_part`.
+    """
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
         return found
@@ -144,11 +147,11 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 
 
 def policy_for(job: Job, occurrence: ObservedEvent) -> LifecyclePolicy | None:
-    """Return the first policy that matches an event: of its task, else of the job, else None."""
+    """Return the first policy that matches an event, or None; the task's policies come first."""
     task = occurrence.task
     for policy in (*(() if task is None else task.policies), *job.spec.policies):
         if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
-            # Every pod is pending at first, so a policy for PodPending must have a timeout.
+            # Every new pod is pending, so only a policy with a timeout can match PodPending.
             continue
         if (
             occurrence.event in policy.events
@@ -193,8 +196,8 @@ def _observe_failed_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
-    A pod was deleted if fewer pods of its task exist than the job's status has recorded. The event
-    of a stored deletion lasts until the replacement pod runs, as in Volcano.
+    If fewer pods of a task exist than the job's status records, the missing pods were deleted. The
+    event of a deletion that the status stores lasts until the replacement pod runs, as in Volcano.
     """
     found = [
         *_observe_terminating_pods(observed),
@@ -289,10 +292,10 @@ def _observe_exhausted_restarts(observed: ObservedJob) -> Iterator[ObservedEvent
 
 def _observe_unknown_gang(observed: ObservedJob) -> Iterator[ObservedEvent]:
     if observed.group is not None and status_of(observed.group).get("phase") == "Unknown":
-        what = "some pods run, but the scheduler cannot place all pods of the minimum"
+        what = "some pods run, but the scheduler cannot place minAvailable pods"
         conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
-        # The cluster has removed pods of the gang if some evicted pod no longer runs.
+        # If a pod that the scheduler evicted no longer runs, the cluster caused the disruption.
         running = {
             pod.name
             for pod in observed.all_pods
@@ -343,9 +346,10 @@ def _active_pods(observed: ObservedJob) -> Iterator[tuple[TaskSpec, PodView]]:
 
 
 def _last_end_ms(statuses: Iterable[Mapping[str, Any]], state: str) -> int | None:
-    """Return the latest time at which a container terminated, or None.
+    """Return the latest time in epoch ms at which a container terminated, or None.
 
-    `state` is "state" for each container's current run, or "lastState" for its previous run.
+    `state` is "state" to read the current runs of the containers, or "lastState" to read their
+    previous runs.
     """
     ends = (subobject(subobject(each, state), "terminated").get("finishedAt") for each in statuses)
     return _latest(time_ms(end) for end in ends)

@@ -1,4 +1,4 @@
-"""Names of a job's objects; each is derived from the job, so each object is created only once.
+"""Names of a job's objects; they are not random, so each object is created only once.
 
 Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
 """
@@ -27,7 +27,7 @@ def group_name(job: Job) -> str:
 
 
 def claim_name(job: Job, position: int) -> str:
-    """Return the name of the claim for a job volume, `<job>-pvc-<12 hexadecimal digits>`."""
+    """Return the PVC name for the job volume at `position`: `<job>-pvc-<12 hexadecimal digits>`."""
     letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
     return f"{job.meta.name}-pvc-{letters}"
 
@@ -45,13 +45,14 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """Return the result of the function `host` for each pod of the task.
+    """Return the result of `host` for each pod of the task.
 
-    If the template sets a host name, all pods share it, and the list has at most one item.
+    If the template sets a host name, all pods have it, and the list has at most one item.
     """
     if template_spec(task).get("hostname"):
         return [host(job, task, 0)] if task.replicas else []
-    # Each reconciliation of a job with the plugin svc needs all of the job's host names.
+    # This is faster than calling `host` for each pod: each reconciliation of a job with the plugin
+    # svc computes all its host names.
     domain = template_spec(task).get("subdomain") or job
     prefix = pod_name(job, task.name, 0)[:-1]
     names = [f"{prefix}{index}" for index in range(task.replicas)]

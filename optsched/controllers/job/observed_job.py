@@ -1,9 +1,9 @@
-"""The objects of a job that its controller reads: pods, PodGroup and status.
+"""A job as its controller observes it, with its pods and its PodGroup.
 
 Each pod records the job version for which it was created. A restart of the whole job, a task, a
-partition or a pod sets a minimum version for the restarted pods. Pods of an older version are
-*outdated*: they no longer belong to the job and only need to be deleted. `status.restarted` stores
-the minimum versions, so that a restarted controller knows them.
+partition or a pod sets a minimum version for the restarted pods. A pod with a lower version is
+*outdated*: it no longer counts as a pod of the job, and is deleted. `status.restarted` stores the
+minimum versions, because the controller keeps no state in memory.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from optsched.controllers.controller import World
 
 LEFT_OVER_MS: Final = 5_000
-"""Time in ms after which a pod that terminates without a grace period is deleted again."""
+"""Time in ms after which a terminating pod with a grace period of 0 is deleted again."""
 
 WHOLE: Final = "job"
-"""The key in `status.restarted` for the whole job."""
+"""The key under which `status.restarted` stores the minimum version of all pods."""
 
 _COUNTED: Final = {
     "Pending": "pending",
@@ -79,7 +79,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job; `task` is None if the job's spec no longer contains the pod."""
+    """A pod of a job; `task` is None if the job was scaled down and has no pod of this index."""
 
     manifest: Manifest
     name: str
@@ -101,7 +101,7 @@ class PodView:
 
     @property
     def is_active(self) -> bool:
-        """Whether the pod belongs to the job: in its spec, not outdated and not terminating."""
+        """Whether the job's spec contains the pod, and it is neither outdated nor terminating."""
         return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
@@ -134,7 +134,7 @@ class ObservedJob:
 
     @property
     def all_pods(self) -> tuple[PodView, ...]:
-        """Every existing pod of the job."""
+        """All existing pods of the job, including those that its spec no longer contains."""
         return (*self.pods.values(), *self.strays)
 
     def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
@@ -146,7 +146,7 @@ class ObservedJob:
 
 
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
-    """Return a job together with its observed objects."""
+    """Return a job with its existing pods and PodGroup."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
     views = [_build_view(job, pod) for pod in world.owned_by(POD, JOB, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
@@ -163,7 +163,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return the observed objects together with a job whose status was changed."""
+    """Return `observed` for a job whose status was changed, which may make pods outdated."""
     views = [_build_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -173,7 +173,7 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     """Return the pods to delete in the job's current phase.
 
-    If the job does not continue, its ended pods are kept, because they hold the logs.
+    If the job has ended or is ending, its finished pods are kept for their logs.
     """
     status = observed.job.status
     retries = Retries(status.restarts.retries, observed.job.spec.max_retry)
@@ -191,10 +191,10 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """Return the time in ms after which a terminating pod must be deleted again, or None.
+    """Return the time in ms until a terminating pod must be deleted again, or None.
 
-    Only a pod that terminates with a grace period of 0 is deleted again. If an API server stops
-    during a deletion, it may leave the pod behind.
+    An API server that stops during the deletion of a pod with a grace period of 0 may leave the pod
+    behind. No other pod is deleted again.
     """
     meta = meta_of(pod.manifest)
     deletion_ms = time_ms(meta.get("deletionTimestamp"))
@@ -206,7 +206,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> PodCounts:
     """Count the pods by state.
 
-    `deleted` lists the pods that the current decision deletes.
+    `deleted` lists the pods that the current reconciliation deletes; they count as terminating.
     """
     deleted_ids = {id(pod) for pod in deleted}
     found: dict[str, int] = {}
@@ -265,15 +265,15 @@ def exit_codes(pod: Manifest) -> frozenset[int]:
 
 
 def restarts(pod: Manifest) -> int:
-    """Return how often the containers of a pod have restarted in total."""
+    """Return the total number of restarts of a pod's containers."""
     counts = (each.get("restartCount") for each in container_statuses(pod))
     return sum(number for number in counts if isinstance(number, int))
 
 
 def is_disrupted(pod: Manifest) -> bool:
-    """Return whether the eviction API, a taint, a scheduler or a lost node disrupts a pod.
+    """Return whether a pod has the condition DisruptionTarget (Kubernetes, KEP-3329).
 
-    Source: Kubernetes, KEP-3329 (condition DisruptionTarget).
+    The eviction API, taints, schedulers and the loss of a node set this condition.
     """
     return any(
         (each.get("type"), each.get("status")) == (_DISRUPTION, "True")
@@ -282,5 +282,5 @@ def is_disrupted(pod: Manifest) -> bool:
 
 
 def are_containers_ready(pod: Manifest) -> bool:
-    """Return whether all containers of a running pod are ready."""
+    """Return whether all containers of a pod are ready; init containers are ignored."""
     return all(each.get("ready") is True for each in records(status_of(pod), "containerStatuses"))

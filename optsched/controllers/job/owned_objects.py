@@ -1,7 +1,7 @@
-"""The objects of a job other than its pods: its plugins' objects, and its volume claims.
+"""The objects that a job's plugins create, and the PVCs of its volumes.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). Unlike in
-Volcano, claim names are derived from the job instead of random, so no claim is created twice.
+Volcano, PVC names are not random, so no PVC is created twice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Return the names of the claims that a job uses but that do not exist."""
+    """Return the names of the PVCs that a job's volumes name but that do not exist."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
 
 
 def claims_of(job: Job) -> list[str]:
-    """Return the claim name of each volume, in order; empty for an emptyDir volume."""
+    """Return the PVC name of each volume, in order; empty for an emptyDir volume."""
     return [
         volume.claim_name or (claim_name(job, position) if volume.claim is not None else "")
         for position, volume in enumerate(job.spec.volumes)
@@ -45,7 +45,7 @@ def claims_of(job: Job) -> list[str]:
 def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of the job's pods, and the volume mounts of their containers.
 
-    A claim that is listed twice becomes one volume with two mounts.
+    A PVC that two of the job's volumes name becomes one volume with two mounts.
     """
     volumes: dict[str, dict[str, Any]] = {}
     mounts = []
@@ -61,18 +61,18 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds until the next check while objects of an earlier job with the same name terminate."""
+"""Seconds between checks whether an earlier job's object with the same name has terminated."""
 
 TAKEN_S: Final = 10.0
-"""Seconds until the next check whether another owner's object still has a required name."""
+"""Seconds between checks whether another owner's object still has the name of a job's object."""
 
 
 def extra_effects(
     job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
-    """Create a job's missing plugin objects and claims, and correct objects that differ.
+    """Create a job's missing plugin objects and PVCs, and correct plugin objects that differ.
 
-    `new_keys` generates an SSH key pair; None if the controllers have no access to Secrets.
+    `new_keys` generates an SSH key pair; it is None if the controllers have no access to Secrets.
     """
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):
@@ -102,7 +102,7 @@ def extra_effects(
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """Return the field `status.controlledResources`, which lists a job's plugins and claims."""
+    """Return the field `status.controlledResources`, which lists a job's plugins and PVCs."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
@@ -139,7 +139,8 @@ def _sync_object(
     if owner is None or owner.get("uid") != job.meta.uid:
         yield from _report_foreign_object(extra, job, found)
         return
-    # Volcano does not set the label that watched objects must have.
+    # Only labelled objects are watched. An object that Volcano created lacks the label, so it is
+    # added.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
     if known is not None:
         changes = {}
@@ -154,7 +155,7 @@ def _sync_object(
 
 
 def _report_foreign_object(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
-    """Wait until an earlier job's object terminates; leave any other existing object unchanged."""
+    """Check again later; report the object unless an earlier job with the same name owns it."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return

@@ -1,4 +1,4 @@
-"""A job's PodGroup: the number of pods that start together, and their total requests.
+"""The PodGroup of a job, with its minimum number of pods and the sum of their requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
 `calcPGMinResources`). Unlike in Volcano, the minimum excludes tasks that depend on other tasks,
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import NetworkTopology
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
-"""Returns the PriorityClass with the given name.
+"""Returns the PriorityClass with the given name, or None.
 
-The minimum first counts pods of tasks with a higher priority.
+`min_resources` counts the pods of tasks with a higher priority first.
 """
 
 GENERATION: Final = "optsched.io/job-generation"
-"""PodGroup annotation with the job generation for which the PodGroup was written."""
+"""PodGroup annotation: the `metadata.generation` of the job when the PodGroup was written."""
 
 
 _NO_PODS: Final = "NotEnoughTasks"
@@ -57,15 +57,15 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
 
 
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
-    """Return the PodGroup that a job should have; `manifest` is the job as decoded JSON."""
+    """Return the desired PodGroup of a job; `manifest` is the job as decoded JSON."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before the job has pods, only the annotation names its scheduler. kube-scheduler ignores
-        # Volcano's PodGroups: for its jobs, optsched admits the gang, and kube-scheduler places the
-        # pods.
+        # Before the job has pods, only the annotation names its scheduler. It is not set for
+        # kube-scheduler, which ignores Volcano's PodGroups: optsched admits the gangs of its jobs,
+        # and kube-scheduler places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     spec: dict[str, Any] = {
         **minimums(job),
@@ -111,9 +111,9 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
-    """Return the requests and quota usage of the minimum number of pods that start together."""
+    """Return the total requests and quota usage of the pods in the job's minimum."""
     ordered = sorted(first_tasks(job), key=lambda task: -_read_priority(task, get_class))
-    # The pods of the tasks' minimums count first, then other pods, up to the job's minimum.
+    # First count the pods in the minimums of the tasks, then other pods up to the job's minimum.
     limits = [
         *((task, task.min_available) for task in ordered),
         *((task, max(0, task.replicas - task.min_available)) for task in ordered),
@@ -134,8 +134,8 @@ def group_changes(
 ) -> dict[str, Any]:
     """Return the patch that corrects a PodGroup; empty if no field differs.
 
-    The patch keeps the PodGroup's queue, because a user may have moved the gang, while a job's
-    queue does not change.
+    The patch never changes the PodGroup's queue: a user may have moved the gang to another queue,
+    and the queue in the job's spec is immutable.
     """
     desired: dict[str, Any] = {
         **minimums(job),
@@ -173,9 +173,10 @@ def is_admitted(group: Manifest | None) -> bool:
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Return the reason and message of a PodGroup's Unschedulable condition, else empty strings.
+    """Return the reason and message of a PodGroup's Unschedulable condition, or empty strings.
 
-    A condition about missing pods is ignored, because the caller is about to create the pods.
+    A condition with the reason NotEnoughTasks is ignored, because the caller creates the missing
+    pods.
     """
     for each in records(status_of(group or {}), "conditions"):
         is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"
@@ -204,8 +205,8 @@ def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
 def _compute_usage(task: TaskSpec) -> dict[str, int]:
     """Return the requests and quota usage of one pod of a task, keyed by resource.
 
-    As in Volcano, if a resource has a limit but no request, its request is 0. The quota usage of
-    `requests.…` includes the limit, because the API server copies it to the pod's request.
+    As in Volcano, a resource with a limit but without a request counts as a request of 0. For the
+    quotas on `requests.…` the limit counts, because the API server copies it to the pod's request.
     """
     template = template_spec(task)
     named = dict(template)

@@ -32,9 +32,9 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Builds the pod manifests of one job, from data that all its pods share.
+    """Builds the manifests of one job's pods; its fields are the same for all of them.
 
-    `is_forwarded` is true if the job's queue extends to other clusters.
+    `is_forwarded` is true if the job's queue has `extendClusters`.
     """
 
     job: Job
@@ -82,7 +82,7 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """Return the `PodMaker` of a job; `manifest` is the job as decoded JSON."""
+    """Return the builder for a job's pods; `manifest` is the job as decoded JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 

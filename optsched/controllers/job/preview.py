@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Expanded:
     """The PodGroup and the pods of a job.
 
-    `pods` lists the manifests of the pods that are created as soon as the gang is admitted. `later`
-    lists the tasks whose pods are created only after other tasks have started.
+    `pods` holds the manifests of the pods that are created as soon as the gang is admitted. `later`
+    holds the names of the tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -40,9 +40,9 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return a job's objects, or None if it is invalid, and the mistakes in the job.
+    """Return a job's objects, or None if the job is invalid, and the errors in the job.
 
-    `manifest` is the job, with a name, a namespace and a UID. `classes` holds the PriorityClasses,
+    `manifest` is a job with a name, a namespace and a UID. `classes` holds the PriorityClasses,
     keyed by name.
     """
     job, errors = parse_job(manifest)
@@ -60,7 +60,7 @@ def expand_job(
 
 
 def _find_odd_containers(job: Job) -> Iterator[FieldError]:
-    """Yield an error for each container that is not a mapping, which the pods would lack."""
+    """Yield an error for each container that is not a mapping; the controller would ignore it."""
     for number, task in enumerate(job.spec.tasks):
         spec = task.template.get("spec")
         if not isinstance(spec, dict):
@@ -79,10 +79,10 @@ _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
 def preview_jobs(
     objects: Iterable[tuple[Raw, str]],
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
-    """Yield all objects, but replace each waiting Job by its PodGroup and its pods.
+    """Yield all objects, but replace each Job that has no pods yet by its PodGroup and pods.
 
-    The PodGroup gets the Job's name. A Job is yielded unchanged if it has ended, or if its PodGroup
-    or pods are among the objects.
+    The PodGroup gets the Job's name. A Job is yielded unchanged if it has ended, or if `objects`
+    contains its PodGroup or pods.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def preview_jobs(
 
 
 def _copy_metadata(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
-    """Return metadata with the job's creation time and without owners, which do not exist."""
+    """Return `meta` with the job's creation time and without the owner, which does not exist."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]
@@ -138,7 +138,7 @@ def _read_key(obj: Raw) -> tuple[str, str]:
 
 
 def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
-    """Yield (namespace, name) of the Jobs that own a PodGroup or pod, or that a pod names."""
+    """Yield (namespace, name) of the Jobs that a PodGroup or pod names as owner or annotation."""
     if not isinstance(obj, dict):
         return
     if kind_of(obj) not in (POD, POD_GROUP):

@@ -109,13 +109,13 @@ if TYPE_CHECKING:
 
 
 CLAIM_AGAIN_S: Final = 2.0
-"""Seconds until the next check for a missing claim, because no event reports its creation."""
+"""Seconds until the next check for a missing PVC; its creation starts no reconciliation."""
 
 MOST_COST: Final = 50_000
 """Maximum total cost of the pods that one reconciliation creates; see `_estimate_cost`."""
 
 NEXT_PODS_S: Final = 0.01
-"""Seconds until a job that still lacks pods is reconciled again."""
+"""Seconds after which a job with more pods to create is reconciled again."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -124,7 +124,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """How many of the retries in the job's `maxRetry` a restart uses."""
+    """Whether a restart uses one of the job's `maxRetry` retries."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -133,7 +133,7 @@ class Cost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action to take on a job, and what caused it.
+    """An action to run on a job, and the event or Command that caused it.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Order:
     command
         The Command, or None for a policy.
     cost
-        How many retries a restart uses.
+        Whether a restart uses a retry.
     """
 
     action: JobAction
@@ -157,8 +157,8 @@ class Order:
 class Options:
     """Options of the job controller.
 
-    `new_keys` generates an SSH key pair for jobs with the plugin ssh; None if the plugin is
-    disabled. `evictions_are_retries` is true if every eviction uses one of the job's retries, as in
+    `new_keys` generates an SSH key pair for jobs with the plugin ssh; it is None if the plugin is
+    disabled. `evictions_are_retries` is true if every restart after an eviction uses a retry, as in
     Volcano.
     """
 
@@ -202,8 +202,8 @@ class JobReconciler:
         wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
-            # A replacement pod would hide the deletion, so the status stores it before the pod is
-            # created.
+            # Once the replacement pod exists, nothing else shows that a pod was deleted, so the
+            # status stores the deletion first.
             counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
             status = replace(case.job.status, deletions=deletions, counts=counts)
             return (*effects, *status_patch(case.job, case.manifest, status), *again)
@@ -212,7 +212,7 @@ class JobReconciler:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The job and the observed objects on which a decision depends."""
+    """The job to reconcile, with the objects that the controller reads."""
 
     job: Job
     manifest: Manifest
@@ -228,7 +228,7 @@ class _Case:
 
 
 def _next_command(case: _Case) -> tuple[Effects, Order | None]:
-    """Return the deletions of Commands that do not apply, and the first Command that applies."""
+    """Return the first Command that has an effect, and deletions of the Commands without one."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -254,7 +254,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
 
 
 def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
-    """Return how many retries a restart uses; a deleted pod alone never makes a job fail."""
+    """Return whether a restart uses a retry; by default, a deleted pod never uses the last one."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if occurrence.is_disruption:
@@ -266,7 +266,7 @@ def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
 
 
 def _start_action(case: _Case, order: Order) -> Effects:
-    """Write an action to the status; the resulting phase determines the effects that follow."""
+    """Write an action to the job's status; later reconciliations execute it."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, NoTransition):
@@ -276,7 +276,7 @@ def _start_action(case: _Case, order: Order) -> Effects:
     kept: dict[str, PodDeletion] = {}
     if phase is JobPhase.RESTARTING:
         restarts = _record_restart(restarts, order, job.spec.max_retry)
-        # The stored deletions of pods that the restart does not affect are kept.
+        # Keep the stored deletions of the pods that this action does not restart.
         target, known = _find_restart_target(order), job.status.deletions
         kept = {
             part: known[part]
@@ -321,7 +321,7 @@ def _record_restart(restarts: JobRestarts, order: Order, max_retry: int) -> JobR
 
 
 def _find_restart_target(order: Order) -> str:
-    """Return what to restart: the pod, partition, task or job that the action names."""
+    """Return the `status.restarted` key of the pod, partition, task or job to restart."""
     occurrence, action = order.occurrence, order.action
     task = None if occurrence is None else occurrence.task
     if occurrence is None or task is None:
@@ -338,7 +338,7 @@ def _find_restart_target(order: Order) -> str:
 
 
 def _remove_pods(case: _Case) -> Effects:
-    """Delete the objects that are not needed in the job's phase, and update the status."""
+    """Delete the pods and the PodGroup that the job's phase does not need; update the status."""
     job, observed = case.job, case.observed
     to_delete = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, to_delete)
@@ -379,7 +379,7 @@ def _delete_pod(pod: PodView) -> Delete:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Reconcile again when pods that terminate without a grace period must be deleted again."""
+    """Reconcile the job again when a terminating pod must be deleted again; see `LEFT_OVER_MS`."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
@@ -390,7 +390,7 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
 
 
 def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
-    """Create a living job's missing objects, delete surplus pods, and update the status."""
+    """Reconcile a pending or running job: create its missing objects and delete surplus pods."""
     job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
     if observed.group is None:
@@ -408,10 +408,9 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 
 
 def _new_pods(case: _Case) -> Iterator[Effect]:
-    """Yield creations of missing pods, up to a cost of `MOST_COST` per reconciliation.
+    """Yield the creations of missing pods, up to a total cost of `MOST_COST`.
 
-    A job may have 100 000 pods. Between the reconciliations of such a job, other jobs are
-    reconciled.
+    A job may have 100 000 pods. The limit allows other jobs to be reconciled in between.
     """
     job, observed = case.job, case.observed
     tasks = job.spec.tasks
@@ -445,7 +444,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return a new pod's cost: 100, plus 1 per variable and per 64 characters of its value."""
+    """Return the cost of a pod: 100, plus per environment variable 1 and 1 per 64 characters."""
     spec, total = spec_of(pod), 100
     for container in (*records(spec, "initContainers"), *records(spec, "containers")):
         values = (each.get("value") for each in records(container, "env"))
@@ -454,9 +453,10 @@ def _estimate_cost(pod: Manifest) -> int:
 
 
 def _may_start(task: TaskSpec, started: Mapping[str, bool]) -> bool:
-    """Return whether all tasks that this task depends on have started or succeeded.
+    """Return whether the tasks on which a task depends have started or succeeded.
 
-    `started` maps task names to whether the task has started.
+    The task waits for all of them, or for one with the iteration `any`. `started` maps the name of
+    each known task to whether it has started.
     """
     waits = task.depends_on
     if waits is None:
@@ -476,7 +476,7 @@ def _has_started(task: TaskSpec, observed: ObservedJob) -> bool:
 
 
 def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
-    """Return the status patch of a living job, and events about newly found mistakes."""
+    """Return the status patch of a pending or running job, and an event for a new problem."""
     job, observed = case.job, case.observed
     counts = count_pods(observed.all_pods, pods_to_delete(observed))
     phase = job.status.phase
@@ -504,7 +504,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Return the reason and message of a job's state: why it waits, or else its last action."""
+    """Return the reason and message in a job's state: why the job waits, or its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.counts.succeeded} of {num_pods} pods have succeeded"
@@ -543,7 +543,7 @@ _OWNED = (
 SCOPES: Final = dict.fromkeys(
     (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
 )
-"""Scopes of the kinds that job plugins create: the controller reads only labelled objects."""
+"""The scopes of the kinds that job plugins create; only objects with a job label are watched."""
 
 
 def job_controller(options: Options) -> Controller:

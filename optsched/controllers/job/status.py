@@ -1,8 +1,8 @@
 """The phases of a job, and the status that records them.
 
 Actions and pod states lead to the same phases as in Volcano, pkg/controllers/job/state. Unlike in
-Volcano, restarts after deletions by the cluster or after a resume use no retries. If an event would
-end a job that is restarting, it takes effect only after the restart.
+Volcano, a restart uses no retry if the cluster deleted pods or if a user resumed the job. A Command
+that would end a job that is restarting takes effect only after the restart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class NoTransition(Enum):
-    """The reason that an action does not change a job's phase."""
+    """Why an action does not change a job's phase: it has no effect, or only has one later."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -60,7 +60,7 @@ class NoTransition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The number of retries that a job has used, and the maximum number."""
+    """The number of retries that a job has used, and its maximum number of retries."""
 
     retry_count: int
     max_retry: int
@@ -72,7 +72,7 @@ class Retries:
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
-    """Return the phase to which an action leads, or why the phase does not change."""
+    """Return the phase to which an action leads, or the reason that the phase does not change."""
     if phase in LIVING:
         return _LEADS_TO.get(action, NoTransition.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:
@@ -83,7 +83,7 @@ def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
 
 
 def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
-    """Return the next phase of a living job, given the states of its pods."""
+    """Return the next phase of a pending or running job, given the states of its pods."""
     if phase is JobPhase.PENDING:
         started = counts.running + counts.succeeded + counts.failed
         return JobPhase.RUNNING if spec.min_available <= started else phase
@@ -101,7 +101,7 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
 
 
 def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retries) -> JobPhase:
-    """Return the next phase of a job whose pods are being deleted, given its remaining pods."""
+    """Return the next phase of a job whose pods are being deleted, given its pod counts."""
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
             return JobPhase.FAILED
@@ -111,7 +111,7 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retri
 
 
 def _is_success(spec: JobSpec, counts: PodCounts) -> bool:
-    """Return whether a job whose pods have all ended was successful."""
+    """Return whether a job was successful; all its pods must have ended."""
     minimums = sum(task.min_available for task in spec.tasks)
     if spec.min_available >= minimums and any(
         counts.by_task.get(task.name, {}).get("Succeeded", 0) < task.min_available
@@ -136,19 +136,19 @@ _NUMBERS: Final = frozenset(
         "taskStatusCount",
     }
 )
-"""Status fields that change whenever a single pod of the job changes."""
+"""Status fields that may change with every change of one of the job's pods."""
 
 STARTING_S: Final = 2.5
-"""Seconds for which a pending job's pod counts may be deferred; most pods run by then."""
+"""Seconds for which new pod counts of a pending job may be deferred; most pods start earlier."""
 
 ENDING_S: Final = 1.0
-"""Seconds for which a job's pod counts may be deferred in phases other than Pending."""
+"""Seconds for which new pod counts may be deferred in phases other than Pending."""
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
-    """Return a job's status after a transition to a phase at the given time.
+    """Return a job's status after a transition to `phase` at `now_ms`.
 
-    A repeated transition replaces the phase's earlier condition, as in Volcano.
+    If the job was in this phase before, the phase's earlier condition is replaced, as in Volcano.
     """
     status = job.status
     if phase is status.phase and not status.is_new:
@@ -168,8 +168,8 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
 def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
     """Return the pod counts of a finished job, including its ended pods that were deleted.
 
-    Kubernetes deletes ended pods, for example after their node is deleted. In Volcano, the counts
-    of a finished job then fall.
+    Kubernetes deletes ended pods, for example after their node was deleted. In Volcano, the counts
+    of a finished job then decrease.
     """
     by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
     for task, known in status.counts.by_task.items():
@@ -185,9 +185,10 @@ def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
 
 
 def status_patch(job: Job, manifest: Manifest, desired: JobStatus) -> tuple[PatchStatus, ...]:
-    """Return the patch that corrects a job's status; empty if no field differs.
+    """Return the patch that brings a job's status up to date; empty if no field differs.
 
-    The API server rejects the patch after a concurrent write, because the decision may be outdated.
+    If another client has written the job meanwhile, the decision may be outdated, so the API server
+    rejects the patch.
     """
     have = status_of(manifest)
     changes = _find_differences(have, _format_status(desired), is_first=job.status.is_new)

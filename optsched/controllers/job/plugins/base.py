@@ -1,4 +1,4 @@
-"""The interface of job plugins: their arguments, and the pods and objects that they define."""
+"""The interface of job plugins: arguments, changes to pods, and objects to create."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Maximum number of digits of a whole number, because Go parses 64-bit numbers."""
+"""Maximum number of digits of an integer flag, because Go parses it as a 64-bit integer."""
 
 
 def _parse_value(text: str, like: Value) -> Value | None:
@@ -95,11 +95,10 @@ _LISTS = ("env", "volumeMounts", "ports")
 
 @dataclass(slots=True)
 class Draft:
-    """A pod of a job, which plugins change before it is created.
+    """A job's pod before its creation, while plugins may change it.
 
     Values nested in `spec` are shared with the task's template and must not be changed in place.
-
-    `memo` holds values that plugins have computed for all pods of the job, keyed by plugin.
+    `memo` holds the results of `once_per_job`, keyed by plugin.
     """
 
     job: Job
@@ -114,7 +113,7 @@ class Draft:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def once_per_job(self, plugin: str, compute: Callable[[], T]) -> T:
-        """Return a value that a plugin computes only once for all pods of the job."""
+        """Return a plugin's `compute()` result, which is computed once for all pods of the job."""
         if plugin not in self.memo:
             self.memo[plugin] = compute()
         return cast("T", self.memo[plugin])
@@ -132,7 +131,7 @@ class Draft:
 def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
     """Return the draft of a pod, based on its task's pod template."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
-    # Plugins append to these lists, so each container gets its own lists.
+    # Plugins append to the lists in `_LISTS`, so each container gets its own copies.
     containers, init_containers = (
         [{**each, **{name: records(each, name) for name in _LISTS}} for each in records(spec, part)]
         for part in ("containers", "initContainers")
@@ -167,13 +166,13 @@ def finished_spec(draft: Draft) -> dict[str, Any]:
 
 
 def add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Append environment variables to those of each container."""
+    """Append environment variables to each container."""
     for container in containers:
         container["env"] += variables
 
 
 def add_port(containers: Iterable[Container], name: str, port: int) -> None:
-    """Add a port to each container that does not have it yet."""
+    """Add a port to each container that does not have a port with this number."""
     for container in containers:
         if all(known.get("containerPort") != port for known in container["ports"]):
             container["ports"].append({"name": name, "containerPort": port, "protocol": "TCP"})
@@ -205,8 +204,7 @@ class Extra:
     manifest
         The object to create, without its owner and namespace.
     kept
-        The fields that the controller corrects if they differ; all other fields belong to other
-        writers.
+        The fields that the controller corrects if they differ; it leaves other fields unchanged.
     with_keys
         Adds newly generated SSH keys to the manifest; None if the object needs no keys.
     """
@@ -252,7 +250,7 @@ def task_named(job: Job, name: str) -> TaskSpec | None:
 
 
 def replicas_of(job: Job, name: str) -> int:
-    """Return a task's number of pods by task name; 0 if there is no such task."""
+    """Return the number of replicas of the task with this name; 0 if there is no such task."""
     task = task_named(job, name)
     return 0 if task is None else task.replicas
 

@@ -1,8 +1,8 @@
-"""Plugins for frameworks; each one gives a job's pods the addresses of the other pods.
+"""Plugins for frameworks; they configure the pods of a job to find each other.
 
-mpi opens the SSH port and passes the workers' hosts to the master. tensorflow sets TF_CONFIG.
-pytorch sets the master's address and each pod's rank. ray starts a Ray cluster. hcclrank sets the
-rank annotation that NPUs require.
+The plugin `mpi` opens the SSH port and passes the workers' host names to the master. `tensorflow`
+sets TF_CONFIG. `pytorch` sets the master's address and each pod's rank. `ray` starts a Ray cluster.
+`hcclrank` sets the rank annotation that NPUs require.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def dress_mpi(draft: Draft, flags: Flags) -> None:
-    """Open the SSH port, and pass the workers' hosts to the master."""
+    """Add the SSH port to all containers, and pass the workers' host names to the master."""
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
@@ -51,7 +51,7 @@ _ROLES: Final = ("ps", "worker", "chief", "evaluator")
 
 
 def dress_tensorflow(draft: Draft, flags: Flags) -> None:
-    """Set the variable TF_CONFIG, unless the job has only one pod."""
+    """Set the environment variable TF_CONFIG, unless the job has only one pod."""
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
@@ -65,7 +65,7 @@ def dress_tensorflow(draft: Draft, flags: Flags) -> None:
 
 
 def _tensorflow_cluster(job: Job, flags: Flags) -> dict[str, list[str]]:
-    """Return the addresses of the pods, keyed by role."""
+    """Return the `host:port` addresses of the job's pods, keyed by TensorFlow role."""
     cluster = {}
     for role in _ROLES:
         task = task_named(job, flags.text(role))
@@ -88,9 +88,9 @@ TENSORFLOW = Plugin(
 
 
 def dress_pytorch(draft: Draft, flags: Flags) -> None:
-    """Set the PyTorch variables and open the port, if the job has a master task.
+    """Set PyTorch's environment variables and add its port, if the job has a master task.
 
-    Workers are ranked after masters, so each rank is unique.
+    The ranks of workers follow those of masters, so each rank is unique.
     """
     job, name = draft.job, draft.task.name
     master, worker = flags.text("master"), flags.text("worker")
@@ -111,7 +111,7 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
 
 
 def _build_wait_container(address: str, flags: Flags) -> dict[str, Any]:
-    """Return an init container that waits until the master listens, and fails after a timeout."""
+    """Return an init container that waits until the master's port is open; it has a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
         f"end=$(($(date +%s)+{seconds})); "
@@ -150,11 +150,11 @@ PYTORCH = Plugin(
 
 
 _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
-"""The port names of a Ray head, and the plugin flag that sets each port."""
+"""(port name, plugin flag that sets the port) for each port of a Ray head."""
 
 
 def dress_ray(draft: Draft, flags: Flags) -> None:
-    """Set the commands of the head container and the worker containers."""
+    """Set the container commands that start Ray in the head pod and in the worker pods."""
     head = task_named(draft.job, flags.text("head"))
     if head is None:
         return
@@ -208,7 +208,10 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Set a missing rank annotation: from the variable RANK, or by index with masters first."""
+    """Set the rank annotation if it is missing, to the variable RANK or else to the pod's rank.
+
+    Ranks are assigned in index order, to masters first and then to workers.
+    """
     if draft.annotations.get(RANK_INDEX):
         return
     variables = (each for container in draft.containers for each in container["env"])

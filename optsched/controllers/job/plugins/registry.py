@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
 }
-"""Plugins by name, in the order in which they change a pod: hcclrank reads what pytorch sets."""
+"""Plugins by name, in the order in which they change a pod; pytorch must precede hcclrank."""
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
-    """Return a job's plugins and the plugins that they require, each with its flags."""
+    """Return (plugin, flags) for each plugin of a job and for each plugin that they require."""
     given = job.spec.plugins
     needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(

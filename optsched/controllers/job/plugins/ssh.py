@@ -1,4 +1,4 @@
-"""The plugin ssh: a job's pods share one key pair, with which they log in to each other."""
+"""The plugin ssh: a job's pods share one key pair, so they can log in to each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def secret_name(job: Job) -> str:
 
 
 def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
-    """Return the SSH client config: each host's address, without host key verification."""
+    """Return the SSH client configuration: the address of each host, and no host key checks."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in job.spec.tasks:
         for name, address in hosts(job.meta.name, task):
@@ -43,7 +43,7 @@ def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
 
 
 def dress_ssh(draft: Draft, flags: Flags) -> None:
-    """Mount the key pair where ssh looks for it."""
+    """Mount the key pair and the SSH configuration in all containers."""
     name, path = secret_name(draft.job), flags.text(_PATH)
     items = [{"key": key, "path": f"{_FOLDER}/{key}"} for key in _KEYS]
     mode = 0o600 if path == HOME else 0o644
@@ -54,7 +54,7 @@ def dress_ssh(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the plugin's Secret: the user's or a generated key pair, and the SSH config."""
+    """Return the plugin's Secret, with the given or a generated key pair and the configuration."""
     config = {"data": {"config": _encode(ssh_config(job, flags.number(_PORT)))}}
     make = partial(_build_secret, config["data"])
     given = KeyPair(flags.text(_PRIVATE), flags.text(_PUBLIC))

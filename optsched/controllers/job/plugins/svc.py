@@ -1,7 +1,7 @@
-"""The plugin env, which sets each pod's index, and the plugin svc, which gives pods host names.
+"""The plugins env, which sets each pod's index, and svc, which gives each pod a host name.
 
-svc creates a headless Service, which gives every pod a host name. A ConfigMap lists each task's
-host names, as files in /etc/volcano and as environment variables. A NetworkPolicy blocks traffic
+svc creates a headless Service for the host names. A ConfigMap holds the host names of each task;
+pods see them as files in /etc/volcano and as environment variables. A NetworkPolicy blocks traffic
 from other pods.
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def dress_env(draft: Draft, flags: Flags) -> None:
-    """Set environment variables to the pod's index and to the number of pods of its task.
+    """Set the environment variables with the pod's index and with its task's number of pods.
 
-    Volcano sets only the index, although its guides document the variables for the number of pods.
+    Volcano sets only the index, although its guides also document the variables with the number.
     """
     add_env(
         draft.all_containers,
@@ -43,12 +43,12 @@ _INJECT: Final = "inject-hosts-env"
 
 
 def config_name(job: Job) -> str:
-    """Return the name of the ConfigMap that lists a job's hosts."""
+    """Return the name of the ConfigMap that holds the host names of a job's pods."""
     return f"{job.meta.name}-svc"
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """Return the ConfigMap's data: a hosts file, a host list and the number of hosts per task."""
+    """Return the ConfigMap's data: for each task, a file of hosts, a list and a number of hosts."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -59,9 +59,9 @@ def hosts_data(job: Job) -> dict[str, str]:
 
 
 def dress_svc(draft: Draft, flags: Flags) -> None:
-    """Set the pod's host name and subdomain, and pass all tasks' hosts to its containers.
+    """Set the pod's host name and subdomain, and pass the host names of all tasks to it.
 
-    Volcano does not set `VC_<TASK>_HOST`, a task's first host, although a guide documents it.
+    Volcano does not set `VC_<TASK>_HOST` (a task's first host), although its guides document it.
     """
     job = draft.job
     draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
@@ -75,7 +75,7 @@ def dress_svc(draft: Draft, flags: Flags) -> None:
 
 
 def _host_variables(job: Job, config: str) -> list[dict[str, Any]]:
-    """Return the variables with each task's hosts, and with each task's first host."""
+    """Return the environment variables with each task's hosts, their number and the first host."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
     names = (f"VC_{task}_{what}" for task in tasks for what in ("HOSTS", "NUM"))
     listed = [
@@ -91,7 +91,7 @@ def _host_variables(job: Job, config: str) -> list[dict[str, Any]]:
 
 
 def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the plugin's ConfigMap and Service and, unless disabled, its NetworkPolicy."""
+    """Return the plugin's ConfigMap, Service and (unless disabled) NetworkPolicy."""
     data, name = hosts_data(job), job.meta.name
     config = Extra(CONFIG_MAP, config_name(job), {"data": data}, {"data": data})
     service = {
@@ -116,7 +116,7 @@ def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
 
 
 def pods_of(job: Job) -> dict[str, str]:
-    """Return the labels that all pods of the job have and no other pods have."""
+    """Return the labels that select exactly the pods of the job."""
     meta = job.meta
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 
