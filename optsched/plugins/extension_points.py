@@ -157,7 +157,7 @@ class NodeModel:
 
     @classmethod
     def of(cls, form: Formulation, supplied: I64) -> NodeModel:
-        """Return the model of `form` with the node variables `supplied`, without evictions."""
+        """Return the node model of `form` with node variables `supplied` and without evictions."""
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
@@ -366,7 +366,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """The base class of plugins in the greedy pipeline; a rule creates one object per problem.
+    """The base class of plugins in the greedy pipeline; a rule creates one object for each problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.

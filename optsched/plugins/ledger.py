@@ -1,7 +1,7 @@
 """Running totals of the greedy pipeline's placements and evictions, shared by all rules.
 
-The totals are plain lists, because a session reads single amounts many thousands of times, and
-lists are faster than arrays for single reads.
+The totals are plain lists, because a session reads thousands of single amounts, and a list is
+faster than an array for single reads.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # The totals that include each queue's usage; none for a gang without a queue.
+        # For each queue, the totals to which its usage is added; empty for a gang without a queue.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):
@@ -86,11 +86,11 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang holds no resources, from this or any earlier session."""
+        """Return True only if a gang uses no resources, from this or any earlier session."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """Return (R,) the resources that a gang holds, from this and earlier sessions."""
+        """Return the resources (R,) that a gang uses, from this and earlier sessions."""
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
@@ -103,12 +103,12 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """The future idle capacity (R,) of all nodes, after terminating pods and victims end."""
+        """Future idle capacity (R,) of all nodes, once terminating pods and victims have ended."""
         both = zip(self.idle_total, self.leaving_total, self._nominated_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record the amounts of a placement that uses capacity of terminating pods."""
+        """Record a placement that uses the capacity of terminating pods."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._nominated_total[r] += amount
@@ -136,7 +136,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that each gang holds; an element is computed when first read."""
+    """The resources (R,) that each gang uses; an element is computed when it is first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -150,6 +150,6 @@ class _GangUsage(dict[int, list[int]]):
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """Return (C, R) the request of one task of each class, as a list that must not be modified."""
+    """Return the request (C, R) of one task of each class, as a list that must not be modified."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

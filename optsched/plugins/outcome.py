@@ -1,4 +1,4 @@
-"""A problem with one solution, and the resulting resource usage of nodes and queues."""
+"""The decisions of a plan, and the resource usage of nodes and queues that results."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """The idle amounts (N, R) after terminating tasks end and nominated tasks start.
+        """Idle amounts (N, R) once terminating tasks have ended and nominated tasks have started.
 
-        The amounts of an overcommitted node may be negative.
+        The idle amounts of an overcommitted node may be negative.
         """
         problem = self.problem
         promised = np.zeros_like(problem.used)
@@ -94,7 +94,7 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """The resources (Q, R) that gangs directly in each queue hold after the decisions."""
+        """Resources (Q, R) that the gangs directly in each queue use after the decisions."""
         problem = self.problem
         held = problem.queues.allocated.copy()
         tasks = np.flatnonzero(self.assigned)
@@ -104,11 +104,11 @@ class Outcome:
 
     @cached_property
     def subtree_allocated(self) -> I64:
-        """The resources (Q, R) that each queue and its descendants hold after the decisions."""
+        """The resources (Q, R) that each queue and its descendants use after the decisions."""
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """Return the result of a pure function of the outcome, computed only once."""
+        """Return the result of a pure function of the outcome; the function is called only once."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])

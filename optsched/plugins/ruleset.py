@@ -59,12 +59,12 @@ class GangExclusion(Protocol):
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose mask excludes nodes because of pods that run there."""
+    """A rule whose mask excludes nodes because of pods that already run on them."""
 
     hard_switch: ClassVar[Switch | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running tasks that keep a task class off nodes."""
+        """Return the running tasks because of which nodes are excluded for a task class."""
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return (V,) a number per running task; equal numbers mean equivalent tasks.
+        """Return a number (V,) per running task; tasks with equal numbers are equivalent.
 
         The number is -1 for tasks whose eviction does not help the class. Returns None if no
         eviction helps the class.
@@ -136,7 +136,7 @@ class ActiveRule:
 
     @property
     def binds(self) -> bool:
-        """True if the hard part of the rule is enabled."""
+        """True if the rule's hard constraints are enabled."""
         return self.rule.hard_switch is None or self.rule.hard_switch in self.switches
 
 
@@ -174,12 +174,12 @@ class RuleSet:
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
-        """The hard rules that may exclude nodes, with the rules of `predicates` last."""
+        """The hard rules that may exclude nodes; the rules of `predicates` come last."""
         return (*(r for r in self.hard if r.hard_switch is None), *self.predicates)
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on the nodes that a task may use, regardless of its gang."""
+        """Hard rules that restrict the nodes of a task independently of its gang."""
         return tuple(r for r in self.hard if r.hard_switch is Switch.PREDICATE)
 
     @cached_property
@@ -201,7 +201,8 @@ class RuleSet:
     def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
         """Return the mask (V,) of running tasks that are protected only by their annotations.
 
-        With `overrides_budgets`, budgets that yield to guarantees may also protect the tasks.
+        If `overrides_budgets` is set, tasks protected by budgets that yield to guarantees are
+        included.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:
@@ -252,7 +253,7 @@ class RuleSet:
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return a copy with custom rules wrapped, so that `faults` records their errors."""
+        """Return a copy in which custom rules are wrapped; `faults` records their errors."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -262,8 +263,8 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return a copy for one session, in which extenders call services via `outside`."""
-        # Without extenders, sessions share the rule set and the values that it caches.
+        """Return a copy for one session, in which extender plugins call services via `outside`."""
+        # Without extenders, sessions share the rule set and its cached values.
         if not any(isinstance(a.rule, Extender) for a in self.active):
             return self
         kept = (
@@ -305,16 +306,16 @@ class RuleSet:
 
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
-        """The always enabled rules and those of `scoring` that override a score method."""
+        """The always-enabled rules, and the rules of `scoring` that override a score method."""
         return select_overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
-        """Hard rules that may make a class's placement depend on other tasks on the node."""
+        """Hard rules for which the placement of a class may depend on other tasks on the node."""
         return select_overriding(self.hard, "ties_nodes")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a hard rule makes a class's placement depend on tasks on the node."""
+        """Return whether some hard rule ties a class's placement to other tasks on the node."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
@@ -323,7 +324,7 @@ class RuleSet:
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """True if the action preempt also serves gangs that already have their minimum.
+        """True if the `preempt` action also serves gangs that already have their minimum.
 
         The first tier with a vote decides (Volcano `JobStarving`). If `gang` votes in this tier,
         only gangs below their minimum are served.
@@ -336,15 +337,15 @@ class RuleSet:
         )
 
     def enables(self, name: str, switch: Switch) -> bool:
-        """Return whether the policy enables a rule and a switch of the rule's plugin."""
+        """Return whether the policy enables a rule, and also the given switch of its plugin."""
         found = self.find_rule(name)
         return found is not None and switch in found.switches
 
 
 def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
-    """Return the rules that override at least one of the methods.
+    """Return the rules that override at least one of the given methods.
 
-    Sessions call the methods once per class, so they skip rules that do not override them.
+    Sessions call these methods for every class, so rules that do not override them are left out.
     """
     return tuple(
         rule

@@ -29,7 +29,7 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """The excess load of nodes and the load that other nodes can absorb, in K measures (e.g. CPU).
+    """Excess load per node, and the load that other nodes can absorb, for K measures such as CPU.
 
     Attributes
     ----------

@@ -332,7 +332,7 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask of items whose pods exclude each other, number of domains) pairs."""
+        """Return (mask, number of domains) pairs: at most one pod of the items per domain."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()

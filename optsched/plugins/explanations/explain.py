@@ -55,7 +55,7 @@ _OUTRANKED = Reason(
 )
 
 RANK = {code: i for i, code in enumerate(ReasonCode)}
-"""The rank of each reason code; of several reasons, the one with the lowest rank is reported."""
+"""The rank of each reason code; if several apply, the one with the lowest rank is reported."""
 
 
 @dataclass(eq=False)
@@ -231,7 +231,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
-    """Return whether all pods fit if nodes are filled one after another, role by role."""
+    """Return whether all pods fit if placed role by role, filling one node after another."""
     idle = np.maximum(outcome.idle, 0)
     for demand in demands:
         nodes = np.flatnonzero(demand.view.open_nodes)
@@ -246,7 +246,7 @@ def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """Idle amounts (m, R) of some nodes, their sum (R,), and the maximum on one node (R,)."""
+    """Idle amounts (m, R) of m nodes, their sum (R,), and the largest amounts (R,) of one node."""
 
     left: I64
     total: I64
@@ -316,7 +316,7 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """The maximum allocatable amounts (R,) on the nodes that lasting rules allow."""
+        """The largest allocatable amounts (R,) of one node that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 

@@ -175,7 +175,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) the number of an item's pods that fit on an empty node of each class."""
+        """Return the number (K, I) of each item's pods that fit on an empty node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -196,7 +196,7 @@ class Packing:
         return found
 
     def lower_bound(self, singles: I64) -> int:
-        """Return a lower bound on missing pods, given item, group, clique and resource limits."""
+        """Return a lower bound on missing pods, from item, group, clique and resource limits."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
@@ -347,7 +347,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield pod counts that fit on a node, with the last item's count as large as possible."""
+        """Yield pod counts that fit on a node; the last item's count is as large as possible."""
         item = len(chosen)
         if item == len(most):
             yield chosen

@@ -1,4 +1,4 @@
-"""The plugin `extender`: calls to an external service, and recorded replies for a replay.
+"""The plugin `extender`: calls to an external service, and replay of recorded replies.
 
 Mathematics: models/formulation/extender.md. The rule sends all calls through a port (`Outside`). In
 a live session, the port calls the service and records the replies. A session on a snapshot with
@@ -37,7 +37,7 @@ NO_RECORD = "no reply has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The kinds of calls; a value is the name of the Volcano argument without the suffix `Verb`."""
+    """The call verbs; a value is the name of the Volcano argument without its suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -62,7 +62,7 @@ class Question:
     verb
         The kind of call. The verb determines which of the other attributes are set.
     task
-        A pending task that represents all equal tasks; for victims, the preemptor.
+        A pending task that stands for all equal tasks. In calls about victims, the preempting task.
     nodes
         Candidate nodes for the task.
     victims
@@ -84,7 +84,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The key of the call in a record: the verb and the names of the objects."""
+        """The key of the call in the records: its verb and the names of its objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -114,7 +114,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply as JSON, to be recorded."""
+        """The reply as JSON for the record."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
         return json.dumps(kept, sort_keys=True)
 
@@ -176,7 +176,7 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) pairs of the calls that failed for all nodes or for some node."""
+        """(verb, reason) pairs of the calls that failed, entirely or for some nodes."""
         found: list[tuple[str, str]] = []
         for question, reply in self._entries:
             by_node = reply.fields.get("failed")
@@ -213,7 +213,7 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """The rule of an external service that filters and scores nodes and votes.
+    """The rule of an external service: filters, scores, and votes on gangs, queues and victims.
 
     Attributes
     ----------
@@ -222,10 +222,10 @@ class Extender(Rule):
     paths
         (verb, path) pairs of all configured calls.
     ignorable
-        True if failed calls are ignored. If False, a gang waits if a call for it has failed.
+        True if failed calls are ignored. If False, a gang waits when a call for it fails.
     managed
-        Resources that the service manages. No calls are made for tasks that request none of them.
-        If `managed` is empty, calls are made for all tasks.
+        Resources that the service manages. No calls are made for tasks that request no managed
+        resource. If `managed` is empty, calls are made for all tasks.
     outside
         The port that sends the calls.
 
@@ -345,7 +345,7 @@ class Extender(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`.
 
-        A reason is returned only if the service has reported the gang as not ready in every call.
+        A reason is returned only if every call in the session reported the gang as not ready.
         """
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
@@ -372,7 +372,7 @@ _VOTING = (
 
 
 def _first_tasks(problem: Problem) -> list[Task | None]:
-    """Return (C,) the task with the smallest key in each task class, or None without a task."""
+    """Return, for each task class (C,), the task with the smallest key, or None if it has none."""
     found: dict[TaskShape, Task] = {}
     for task in sorted(problem.tasks, key=lambda t: t.key):
         found.setdefault(task.shape, task)

@@ -1,4 +1,4 @@
-"""Enqueueing votes of `overcommit` and `resourcequota`, and the usage expected by enqueued gangs.
+"""Enqueueing votes of `overcommit` and `resourcequota`, and enqueued gangs' expected usage.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def least_resources(problem: Problem) -> I64:
-    """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
+    """Return the `missing_resources` (G, R) of each gang; resources that are not listed are 0."""
     stake_of, stakes = problem.gang_columns.stakes
     columns = {name: r for r, name in enumerate(problem.resources)}
     return sparse_table((stake.minimum for stake in stakes), columns)[stake_of]
@@ -55,7 +55,7 @@ def _is_enqueued(row: GangRow) -> bool:
 
 
 def sum_by_queue(problem: Problem, gangs: I64) -> I64:
-    """Return (Q, R) the total missing resources of the given gangs directly in each queue."""
+    """Return the total missing resources (Q, R) of given gangs per queue, without child queues."""
     total = np.zeros_like(problem.queues.allocated)
     inside = gangs[problem.queue_of[gangs] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -63,7 +63,7 @@ def sum_by_queue(problem: Problem, gangs: I64) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) the missing resources of gangs in phase Inqueue, minus elastic amounts.
+    """Return the missing resources (Q, R) of gangs in phase Inqueue, minus their elastic amounts.
 
     The elastic amount of a gang is its allocation beyond its missing resources. Volcano adds
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
@@ -119,7 +119,7 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return (R,) the usage of ready nodes before the session, and (R,) the reserved amounts.
+    """Return the usage (R,) of ready nodes before the session, and the reserved amounts (R,).
 
     An enqueued gang without running tasks reserves its missing resources.
     """
@@ -132,7 +132,8 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
 class _Budgets(Greedy):
     """The resources within the limit of `overcommit` that are neither used nor reserved.
 
-    If the rule keeps shares, each queue also has a share that other queues cannot reserve.
+    If the rule sets `keeps_shares`, each queue has a share of the limit that other queues cannot
+    reserve.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, rule: Overcommit) -> None:
@@ -173,7 +174,7 @@ def list_reserving_gangs(outcome: Outcome) -> I64:
 
 
 def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
-    """Return the reason for exceeding an enqueueing limit, which the string `limit` describes.
+    """Return the reason that a gang would exceed an enqueueing limit; `limit` describes the limit.
 
     `at` is the index of the queue that has the limit, or `WHOLE_CLUSTER`.
     """
@@ -239,11 +240,11 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Expected quota usage by quota key and resource, or by namespace and resource."""
+"""Expected quota usage, keyed by quota and resource or by namespace and resource."""
 
 
 class ResourceQuota(Rule):
-    """Enqueue a gang if its demand plus current and expected usage fits every quota."""
+    """Permits a gang if its demand plus the current and the expected usage fits every quota."""
 
     name = "resourcequota"
 
@@ -272,7 +273,7 @@ class ResourceQuota(Rule):
 
 
 def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
-    """Yield (quota, resource, amount) for each quota that a gang's missing pods will use."""
+    """Yield (quota, resource, amount) triples for what a gang's missing pods will use."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
@@ -304,9 +305,9 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return the maximum of a quota's usage in its status and the usage of the known pods.
+    """Return the larger of a quota's usage in its status and the usage of the known pods.
 
-    Pods and quotas come from different watches, so a quota's status may be older than the known
+    Pods and quotas arrive on different watches, so a quota's status may be older than the known
     pods.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
@@ -347,7 +348,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """The votes of `resourcequota`, which track the expected usage of enqueued gangs."""
+    """The votes of `resourcequota`, which also track the usage expected for enqueued gangs."""
 
     _problem: Problem
     _expected: Expected

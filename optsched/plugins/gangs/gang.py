@@ -1,4 +1,4 @@
-"""Gangs and their subgroups start with all required tasks or not at all.
+"""Gangs and their subgroups: either all required tasks start together, or none of them starts.
 
 Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md. `next_entries` and
 `next_requests` return the tasks that a gang must place together next.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Gang(Rule):
-    """A gang starts with its minimum, in total and by role, or not at all."""
+    """Rule: a gang starts with its minimum of tasks, in total and per role, or not at all."""
 
     name = "gang"
     hard_switch = Switch.JOB_READY
@@ -75,11 +75,11 @@ class Gang(Rule):
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
-        """Check that idle resources cover the minResources of starting gangs and all placements.
+        """Check that the idle resources cover the starting gangs' minResources and all placements.
 
         The minResources of each gang are checked separately, and all placements are checked
-        together. The second check adds the excess of minResources over each starting gang's
-        requests.
+        together. For the second check, the excess of minResources over a starting gang's requests
+        is added.
         """
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
@@ -105,10 +105,10 @@ class Gang(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
+        """Add x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h], in total and per role.
 
-        These constraints are omitted for a gang that places all tasks or none, because its x equals
-        count·y. Further constraints keep placements and minResources within the idle amounts.
+        These constraints are omitted for gangs that place all tasks or none, because their x equals
+        count · y. Further constraints keep placements and minResources within the idle amounts.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -170,7 +170,7 @@ class Gang(Rule):
 
 
 def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
-    """Return whether a gang with only these tasks is below a minimum, in total or by role."""
+    """Return whether a gang with only the given tasks is below a minimum, in total or per role."""
     return len(tasks) < gang.min_member or any(
         sum(t.role == role for t in tasks) < least for role, least in gang.role_minimums
     )
@@ -193,7 +193,7 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes; pods with an `excluded` status do not count."""
+    """Return the idle amounts of ready nodes, as if pods with an `excluded` status had ended."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -205,7 +205,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add Σ x[f] − need·y ≥ 0 over the sets f of equal tasks of a gang class."""
+    """Add Σ x[f] − need · y ≥ 0 over the sets f of equal tasks of a gang class."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -213,7 +213,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return (S, R) the excess of minResources over the requests of a gang's pending tasks.
+    """Return how much minResources exceeds the requests of a gang's pending tasks, as (S, R).
 
     The axis S numbers the distinct `GangShape` objects.
     """
@@ -226,7 +226,7 @@ def excess_resources(problem: Problem) -> I64:
 
 
 class _Order(Greedy):
-    """Orders gangs: partly running gangs, unstarted gangs, started gangs (Volcano `gang.go`).
+    """Orders gangs: first partly running, then unstarted, then started (Volcano `gang.go`).
 
     A partly running gang runs fewer tasks than its minimum. Its running tasks occupy devices but do
     no work until the other tasks are placed.
@@ -241,14 +241,14 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # as of the log entry with index `_log_read`
+        self._has_spare: Bool = self._spare > 0  # reflects the log up to index `_log_read`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
         return self._ledger.gang_placed[gang] < self._need[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims whose gangs keep their minimum without them."""
+        """Return the victims that their gangs can lose without falling below a minimum."""
         gang_of, ledger = running_tasks(self._problem).gang_of, self._ledger
         spare: dict[int, int] = {}
         chosen = []
@@ -330,7 +330,7 @@ PLUGIN = Plugin("gang", "gangs start together or not at all", (), lambda _: (Gan
 
 
 class SubGroups(Rule):
-    """A gang starts with enough complete subgroups or not at all.
+    """Rule: a gang starts with enough complete subgroups, or not at all.
 
     The greedy pipeline places each subgroup entirely or not at all; see `solver.greedy.topology`.
     """
@@ -388,7 +388,7 @@ class SubGroups(Rule):
         return gangs
 
     def encode(self, form: Formulation) -> None:
-        """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
+        """Add x[f] ≤ count[f] · s[p], Σ_{f ∈ p} x[f] ≥ need[p] · s[p], and Σ_p s[p] ≥ groups · y.
 
         s[p] ∈ {0, 1} is 1 if subgroup p starts. The constraints are omitted for gangs that place
         all tasks or none.
@@ -450,13 +450,13 @@ def _open_parts(shape: GangShape) -> list[int]:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    Before a gang's first placement, this is the gang's minimum in task order; afterwards, it is a
+    Before a gang's first placement, these tasks are its minimum, in task order; later they are a
     single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
     shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
-    done = [0] * len(shape.entries)  # number of placed tasks of each entry
+    done = [0] * len(shape.entries)  # number of tasks placed so far, per entry
     if outcome.num_placed[gang]:
         first = int(problem.task_start[gang])
         for i, entry in enumerate(shape.entries):
@@ -477,13 +477,13 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task in a set of equal tasks (entry); the others follow."""
+    """Return the index of the first task of an entry (a set of equal tasks); the others follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
 def next_requests(outcome: Outcome, gang: int) -> I64:
-    """Return (R,) the total request of `next_entries`, as a shared read-only array."""
+    """Return the total request (R,) of `next_entries`, as a shared read-only array."""
     known = outcome.next_requests
     if gang not in known:
         problem = outcome.problem

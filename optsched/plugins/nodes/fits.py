@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Fits(Rule):
-    """The requests on each node are at most the node's allocatable amount of each resource."""
+    """Rule: on each node, the total request of each resource is at most its allocatable amount."""
 
     name = "fits"
 
@@ -81,7 +81,7 @@ class Fits(Rule):
 
 @dataclass(eq=False)
 class Offers:
-    """Allocatable and idle amounts of any resource per node, computed once per resource."""
+    """Allocatable and idle amounts per node; each resource is computed once."""
 
     _problem: Problem
     _offered: dict[str, I64] = field(default_factory=dict, init=False)
@@ -113,6 +113,6 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """Return (C,) the amount of a resource that one task of each class requests."""
+        """Return the amount (C,) of a resource that one task of each class requests."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)

@@ -1,4 +1,4 @@
-"""Node filters by node affinity, taints and host ports.
+"""Rules that filter nodes by node affinity, taints and host ports.
 
 Mathematics: models/formulation/node_affinity.md, models/formulation/taints.md and
 models/formulation/host_ports.md.
@@ -134,7 +134,10 @@ class HostPorts(Rule):
                         yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. Nodes on which a pod binds one of the class's host ports are filtered out."""
+        """See `Rule`.
+
+        Nodes on which another pod binds one of the class's host ports are filtered out.
+        """
         ports = problem.relations.ports_of(problem.classes.shapes[task_class])
         if not ports:
             return None

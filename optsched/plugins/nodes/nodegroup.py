@@ -1,8 +1,8 @@
-"""Node groups of queues, with limits on the resources that a queue may hold in a group.
+"""Node groups of queues, and limits on the resources that a queue may use in a group.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. The node
-label `volcano.sh/nodegroup-name` sets the group of a node. `NodeGroups` contains the settings of a
-queue.
+label `volcano.sh/nodegroup-name` sets the group of a node. `NodeGroups` contains a queue's
+settings.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def find_groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """Return a queue's node group settings; empty settings for an unknown queue."""
+        """Return the node group settings of a queue, which are empty for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -154,7 +154,7 @@ class NodeGroup(Rule):
     # --- limits ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`. A queue's limit applies to the sum over the nodes of a group."""
+        """See `Rule`. A queue's limit applies to its total usage on all nodes of a group."""
         return bool(problem.derived(_find_limits).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
@@ -169,7 +169,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ request[c, r]·supplied[c, n] ≤ limit − held + released, per queue and group."""
+        """Add Σ request[c, r] · supplied[c, n] ≤ limit − held + released, per queue and group."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()
@@ -212,7 +212,7 @@ class NodeGroup(Rule):
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """Return the usage of bound and running tasks by (queue, group), for queues with limits."""
+    """Return the usage of bound and running tasks per (queue, group), for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -269,7 +269,7 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 
 
 def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return the mask (V,) of the running tasks that `spot.held` counts."""
+    """Return the mask (V,) of running tasks that count in `spot.held`."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -278,9 +278,10 @@ def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 @dataclass(eq=False)
 class _Limits(Greedy):
-    """Tracks the resources that queues hold in node groups during placements and evictions.
+    """Tracks the resources that queues use in node groups while tasks are placed and evicted.
 
-    `_held` contains, by queue, the amounts (R,) that correspond to each limit in `_spots`.
+    `_held` contains, for each queue, the used amounts (R,) that correspond to each limit in
+    `_spots`.
     """
 
     _problem: Problem

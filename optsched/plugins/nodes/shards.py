@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score that exceeds the sum of all other scores but keeps their fractional digits exact."""
+"""A score larger than all other scores together; their fractional digits stay exact."""
 
 
 class Shards(Rule):
-    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers them."""
+    """Rule: hard mode uses only nodes of the scheduler's shard, and soft mode prefers them."""
 
     name = "shards"
 

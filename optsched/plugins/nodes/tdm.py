@@ -44,7 +44,7 @@ _PART: Final = re.compile(r"([0-9]{1,9})(%?)")
 
 @dataclass(frozen=True)
 class Tdm(Rule):
-    """Nodes of a revocable zone run only revocable tasks, and only while the zone is open.
+    """Rule: nodes of a revocable zone run only revocable tasks, and only while the zone is open.
 
     Attributes
     ----------
@@ -102,7 +102,10 @@ class Tdm(Rule):
         return np.where(zones.open_now, TOP, 0.0) if zones.open_now.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. The plugin orders gangs and, without a solver, votes on victims."""
+        """See `Rule`.
+
+        The greedy plugin orders gangs and, in sessions without a solver, votes on victims.
+        """
         later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
         num_pending: list[int] = np.diff(problem.task_start).tolist()
         return _Order(problem, ledger, self._find_zones(problem).any_zone, later, num_pending)
@@ -179,8 +182,8 @@ class _ZoneMasks:
 class Allowance(NamedTuple):
     """The number of tasks that a gang's disruption budget (`jdb-…`) allows to evict together.
 
-    If a gang has no budget, one task at a time may be evicted. If such a gang can spare no task,
-    the entire gang may be evicted.
+    A gang without a budget loses at most one task at a time. If such a gang can lose no task
+    without falling below its minimum, it may be evicted entirely.
     """
 
     most: int
@@ -200,7 +203,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the number in `text`; a percentage is taken of `whole` and rounded up."""
+    """Return the number in `text`; a percentage refers to `whole` and is rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -215,7 +218,7 @@ def has_revocable_zone(shape: TaskShape) -> bool:
 
 @dataclass(eq=False)
 class _Order(Greedy):
-    """Orders preemptable gangs last, and votes for victims on nodes outside zones.
+    """Orders preemptable gangs last, and votes for victims on nodes that belong to no zone.
 
     Attributes
     ----------
@@ -243,7 +246,7 @@ class _Order(Greedy):
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims outside zones whose eviction the gangs' budgets allow."""
+        """Return the victims on nodes outside zones that their gangs' budgets allow to evict."""
         if self._later[gang] or has_revocable_zone(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

@@ -1,4 +1,4 @@
-"""Measured node load: overloaded nodes take no pods, and less loaded nodes are preferred.
+"""Measured node load: overloaded nodes get no more pods, and nodes with lower load are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The rule estimates
 the usage of tasks that started after the last measurement.
@@ -64,7 +64,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage(Rule):
-    """Nodes above a load limit take no more pods, and nodes with lower load score higher.
+    """Rule: nodes above a load limit get no more pods, and nodes with lower load score higher.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Describe how a node exceeds a load limit, or return None if it takes tasks."""
+        """Return how a node exceeds a load limit, or None if it does not."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -150,7 +150,7 @@ class Usage(Rule):
         return bool(self.weight and self.cpu_weight + self.memory_weight and measured)
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """Return the measured loads plus the estimated usage of tasks that started recently."""
+        """Return the measured load plus the estimated usage of recently started tasks."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size), np.zeros(problem.num_nodes))
         now_ms = problem.snapshot.taken_ms
@@ -171,7 +171,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return CPU and memory requests and bursts, and the number of other requested resources."""
+    """Return CPU and memory requests and bursts, and the number of other resources requested."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -179,7 +179,7 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """The load (N, 2) as a fraction of `size`, which is the allocatable CPU and memory (N, 2).
+    """The load (N, 2) as a fraction of `size` (N, 2), the allocatable CPU and memory.
 
     `is_fresh` (N,) is True for nodes with a recent measurement.
     """
@@ -203,7 +203,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The measured load plus the estimated usage (N, 2) of CPU and memory by unmeasured tasks.
+    """CPU and memory usage (N, 2): the measured load plus an estimate for unmeasured tasks.
 
     `at_start` (N,) contains the scores of all nodes before the session places tasks.
     """
@@ -230,7 +230,7 @@ class _Shadow:
         return added
 
     def _composite(self, nodes: I64) -> F64:
-        """Return the used fractions (m, 2) of CPU and memory, measured plus estimated."""
+        """Return used fractions (m, 2) of CPU and memory, from measured and estimated usage."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)

@@ -1,1 +1,1 @@
-"""Levels of the objective: level names, level instances in a problem, and gang weights."""
+"""Levels of the objective: their names, the levels of a problem, and the weights of gangs."""

@@ -1,8 +1,8 @@
-"""Levels that sum started gangs and placed tasks, weighted by their dominant resource.
+"""Levels that sum the weights of started gangs or placed tasks; a weight is a dominant share.
 
 Mathematics: models/formulation/admission.md. The dominant share of a request is max_r request[r] /
-total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang, weights are amounts
-of this resource instead of shares, because amounts are exact and easy to read.
+total[r] (Ghodsi et al., NSDI 2011). If the same resource is dominant for every gang, a weight is
+the amount of this resource instead, because amounts are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Weights:
 
 
 def dominant_weights(problem: Problem) -> Weights:
-    """Return the weights of task classes: amounts of one resource, or shares of the cluster.
+    """Return the weights of task classes: amounts of one resource or fractions of the cluster.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. It must not
-    depend on victims, because the values of plans with different victims are compared.
+    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The unit
+    must not depend on victims, because the values of plans with different victims are compared.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -66,8 +66,8 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # Choose the resource by name, because a resource's index depends on earlier sessions.
-        # Devices take precedence over memory and CPU.
+        # Choose the resource by name, because its index depends on earlier sessions. Devices take
+        # precedence over memory and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
@@ -93,7 +93,7 @@ ADMISSION = "admission, "
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     """Return levels that sum the weights of the gangs that start, one level per tier.
 
-    A gang that already runs adds nothing, nor does a gang that this session evicts entirely.
+    Gangs that already run, and gangs that this session evicts entirely, do not count.
     """
     gangs, shapes = problem.open_gangs, problem.shapes
     weights = problem.derived(dominant_weights)
@@ -112,10 +112,10 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that sum the weights of placed tasks, one per tier with elastic gangs.
+    """Return levels that sum the weights of placed tasks, one per tier that has elastic gangs.
 
-    The start of an elastic gang does not determine how many of its tasks are placed. A gang that
-    this session evicts entirely adds nothing if it starts again.
+    For an elastic gang, its start does not determine how many of its tasks are placed. A gang that
+    this session evicts entirely does not count, even if it starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes
@@ -152,7 +152,7 @@ class _TierLevel:
 
     @cached_property
     def _gangs(self) -> I64:
-        """The indices (m,) of the tier's gangs."""
+        """The indices (m,) of the gangs in the tier."""
         return np.flatnonzero(self.tier_of == self.tier)
 
 
@@ -170,7 +170,7 @@ class Started(_TierLevel):
         return int(self.weight[self._gangs[problem.shape_of[self._gangs] >= 0]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_h weight[h]·y[h] over the gang classes of the tier."""
+        """Return Σ_h weight[h] · y[h] over the gang classes of the tier."""
         gangs = form.gangs
         counted = (gangs.tier_of == self.tier) & (form.start >= 0)
         first = gangs.members[gangs.member_start[:-1][counted]]
@@ -180,7 +180,7 @@ class Started(_TierLevel):
 class Placed(_TierLevel):
     """A level that sums the weights of the placed tasks of one tier.
 
-    `weight` (C,) is the weight of one task per class. Gangs that add nothing have tier -1.
+    `weight` (C,) is the weight of one task of each class. Gangs that do not count have tier -1.
     """
 
     def tasks(self, problem: Problem) -> I64:
@@ -199,7 +199,7 @@ class Placed(_TierLevel):
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_f weight[f]·x[f] over the sets f of equal tasks in the tier's gangs."""
+        """Return Σ_f weight[f] · x[f] over the sets f of equal tasks in the tier's gangs."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]

@@ -37,11 +37,11 @@ _ENGINE_KINDS = (
 _KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
 LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
-"""Levels by name, in the order that applies if a model lists no levels."""
+"""Levels by name, in the order that is used if a model lists no levels."""
 
 
 MOST_PAIRS = 200_000
-"""Maximum number of (class, node) pairs in one score table, so that it fits CPU caches."""
+"""Maximum number of (class, node) pairs in one score table, which must fit the CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,8 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, assigned = outcome.problem, outcome.assigned
-        # A table of all classes and nodes would waste memory, because tasks use few of the nodes.
+        # A table of all classes and nodes would waste memory, because the tasks use only a few
+        # nodes.
         pairs = problem.task_class[assigned] * problem.num_nodes + outcome.node_of_coming[assigned]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
@@ -114,8 +115,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return the integer scores (k, N) of one task of each class (k,) on every node.
 
-        If `nodes` (m,) is given, return the scores (k, m) on these nodes only. `nodes` is valid
-        only for classes whose scores depend on nothing but node loads.
+        If `nodes` (m,) is given, return the scores (k, m) on these nodes only. `nodes` may be given
+        only for classes whose scores depend on node loads alone.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -127,10 +128,10 @@ class NodeScore:
     def _scores(
         self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
     ) -> F64:
-        """Return scores (m,) of (class, node) pairs, or (k, n) of classes (k, 1) on n nodes.
+        """Return scores (m,) of m (class, node) pairs, or (k, n) for classes (k, 1) and n nodes.
 
-        The classes (m,) of pairs are sorted. `loads` contains the used and the allocatable amounts
-        of the nodes.
+        If pairs are given, their classes (m,) must be in ascending order. `loads` contains the used
+        and the allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -166,8 +167,8 @@ def build_levels(
     """Return the levels of a problem, most important first.
 
     A listed name may produce several levels, for example one admission level per tier. A name that
-    does not apply produces no level. Levels of rules that are always enabled precede all node
-    levels.
+    does not apply to the problem produces no level. Levels of rules that are always enabled come
+    before all levels that depend on nodes.
     """
     named: list[AnyLevel] = []
     for kind in (LEVELS[name] for name in names):
@@ -181,7 +182,8 @@ def build_levels(
             defining = [a.rule for a in rules.active if a.rule.name in kind.rules]
             over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
             if kind == FAIR_SHARE and over_time is not None:
-                # The order is: deserved shares of queues, fairness over time, `drf`.
+                # Fair-share levels come in this order: deserved shares of queues, fairness over
+                # time, `drf`.
                 ends = [i for i, rule in enumerate(defining, 1) if rule.name != "drf"]
                 defining.insert(max(ends, default=0), over_time)
             named += [level for rule in defining for level in rule.levels(problem, tiers)]

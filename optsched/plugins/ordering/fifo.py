@@ -1,4 +1,4 @@
-"""Strict FIFO order in queues that request it: no gang overtakes the first waiting gang.
+"""Strict FIFO order for queues that request it: no gang overtakes the first waiting gang.
 
 Mathematics: models/formulation/fifo.md. A Queue requests the order by `spec.dequeueStrategy: fifo`,
 a field that Volcano declares but does not read (volcano-sh/volcano#4572).
@@ -31,7 +31,7 @@ NO_GANG = -1
 
 
 class Fifo(Rule):
-    """In a FIFO queue, a gang gets no node while an earlier gang waits.
+    """Rule: in a FIFO queue, no gang gets a node while an earlier gang waits.
 
     Gangs are ordered by priority, age and name. Nominated and partially running gangs are exempt:
     they may overtake other gangs and do not block them.
@@ -78,9 +78,12 @@ class Fifo(Rule):
         return numbers
 
     def encode(self, form: Formulation) -> None:
-        """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
+        """Add the FIFO constraints of gang classes.
 
-        h and h' are gang classes. b[h] ∈ {0, 1} is 1 if all gangs up to class h are served.
+        For classes h' after h: x[h'], y[h'] ≤ most · b[h]. For each class h: m · b[h] ≤ y[h] and
+        b[h] ≤ b[class before h].
+
+        h and h' are gang classes; b[h] ∈ {0, 1} is 1 if all gangs up to class h are placed.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -116,7 +119,7 @@ def build_order_reason(problem: Problem, head: int) -> Reason:
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the gang in `among` (G,) that comes first in the FIFO queue of a gang.
+    """Return the gang that comes first in a gang's FIFO queue among the gangs in `among` (G,).
 
     Returns the gang itself if its queue is not a FIFO queue.
     """
@@ -131,7 +134,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO orders of the queues after the decisions."""
+    """Return the FIFO orders of the queues, given the session's decisions."""
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
@@ -187,7 +190,7 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for gangs with subgroups, because they block other gangs only in the
+    The result is False for gangs with subgroups, because these block other gangs only in the
     solver.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
@@ -239,7 +242,7 @@ def _order(problem: Problem) -> _Order:
 
 @dataclass(eq=False)
 class _FifoOrder(Greedy):
-    """Orders gangs by priority, then unstarted before started gangs, then by age.
+    """Orders gangs by priority, then unstarted gangs before started gangs, then by age.
 
     Volcano uses the same order if no plugin compares shares.
 
@@ -268,17 +271,18 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    Only the first gang of a class has its class in the pair; the other gangs have -1.
+    In the pair of a class's first gang, the second element is the class; for its other gangs it is
+    -1.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
-    last: int | None = None  # the variable that is 1 only if all gangs so far are served
+    last: int | None = None  # the variable that is 1 only if all gangs so far are placed
     is_closed = False
     for gang, h in line:
         if settled[gang] == 0:
             # A gang that must wait blocks all later gangs of its queue.
             is_closed |= gang in order.waits
         elif settled[gang] > 0 and last is not None:
-            # If a gang is served, all gangs before it must also be served.
+            # If a gang is placed, all gangs before it must also be placed.
             model.add_rows(0, [last], 1, lower=1)
         if settled[gang] >= 0 or h < 0:
             continue
@@ -286,7 +290,7 @@ def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, 
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
         tasks = form.placed_variable[mine][form.is_flexible[mine]]
         variables = np.append(start, tasks) if start >= 0 else tasks
-        # The gang class waits until all earlier classes are served.
+        # The gang class waits until all earlier classes are placed.
         if is_closed:
             rows = np.arange(len(variables))
             model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))

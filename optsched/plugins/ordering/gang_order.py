@@ -1,6 +1,6 @@
 """Orders of gangs: by priority, waiting time and estimated runtime.
 
-Mathematics: models/formulation/priority.md, models/formulation/sla.md,
+Models: models/formulation/priority.md, models/formulation/sla.md,
 models/formulation/shortest_remaining.md and models/formulation/finish_time_fair.md.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Priority(Rule):
-    """Order gangs by the value of their PriorityClass, highest first."""
+    """Orders gangs by the value of their PriorityClass, highest first."""
 
     name = "priority"
 
@@ -45,8 +45,8 @@ class Priority(Rule):
 class _PriorityVotes(Greedy):
     """Votes on victims by the priorities of gangs and tasks.
 
-    `_priority` (G,) and `_num_pending` (G,) are the priority and the number of pending tasks of
-    each gang.
+    `_priority` (G,) is the priority and `_num_pending` (G,) the number of pending tasks of each
+    gang.
     """
 
     _problem: Problem
@@ -58,7 +58,7 @@ class _PriorityVotes(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims have a lower priority than the preempting gang or task."""
+        """See `Preemption`. A victim has a lower priority than the preempting gang or task."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks_of(gang)]
@@ -81,7 +81,10 @@ class _PriorityVotes(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of the gang and of lower-priority gangs."""
+        """See `VictimReach`.
+
+        The mask selects tasks of the preempting gang and of gangs with lower priority.
+        """
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
@@ -103,7 +106,7 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Number of leading bits that `truncate_bits` keeps, so that nearly equal values become equal."""
+"""Number of leading bits that `truncate_bits` keeps; nearly equal values thereby become equal."""
 
 
 def estimate_runtimes_ms(problem: Problem) -> I64:
@@ -118,7 +121,7 @@ def estimate_runtimes_ms(problem: Problem) -> I64:
 
 
 def truncate_bits(values: I64) -> I64:
-    """Return values truncated to `KEPT_BITS` leading bits; each loses less than an eighth."""
+    """Return values truncated to `KEPT_BITS` leading bits; each shrinks by less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -141,7 +144,7 @@ def build_start_levels(
 
 @dataclass(eq=False)
 class _FixedOrder(Greedy):
-    """Orders gangs by sort keys that placements do not change."""
+    """Orders gangs by sort keys that do not change when tasks are placed."""
 
     _keys: Sequence[tuple[float, ...]]
 
@@ -151,7 +154,7 @@ class _FixedOrder(Greedy):
 
 @dataclass(eq=False)
 class _DeadlineOrder(_FixedOrder):
-    """Orders gangs with a maximum waiting time first, by the end of that time in epoch ms."""
+    """Orders gangs with a maximum waiting time first, by the epoch time in ms at which it ends."""
 
     _now_ms: int
 
@@ -161,12 +164,12 @@ class _DeadlineOrder(_FixedOrder):
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations that set the maximum waiting time of a PodGroup; the first one takes precedence."""
+"""Annotations that set a PodGroup's maximum waiting time; the first one takes precedence."""
 
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Order gangs by the end of their maximum waiting time, and permit enqueueing afterwards.
+    """Orders gangs by the end of their maximum waiting time; after it, the rule permits enqueueing.
 
     Attributes
     ----------
@@ -222,7 +225,7 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Order gangs by estimated runtime, shortest first; gangs without an estimate come last."""
+    """Orders gangs by estimated runtime, shortest first; gangs without an estimate come last."""
 
     name = "shortest-remaining"
 
@@ -245,7 +248,7 @@ class ShortestRemaining(Rule):
 
 
 def count_runs_a_year(lengths: I64) -> I64:
-    """Return (G,) how many times per year each gang could run, rounded; 1 if unknown."""
+    """Return the number of times per year (G,) that each gang could run, rounded; 1 if unknown."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
 
@@ -267,13 +270,13 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""The finish-time ratio 1; finish-time ratios are in thousandths."""
+"""The finish-time ratio 1, in thousandths."""
 
 _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Order gangs by finish-time ratio, highest first; the ratio is 1 without an estimate."""
+    """Orders gangs by finish-time ratio, highest first; without an estimate the ratio is 1."""
 
     name = "finish-time-fair"
 
@@ -298,7 +301,7 @@ class FinishTimeFair(Rule):
 
 
 def find_finish_time_ratios(problem: Problem) -> I64:
-    """Return the finish-time ratios (G,) of gangs that start now, in thousandths, at least 1.
+    """Return the finish-time ratios (G,) in thousandths, each at least 1, if the gangs start now.
 
     The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
     """
@@ -309,8 +312,8 @@ def find_finish_time_ratios(problem: Problem) -> I64:
     requested = shapes.count[:, None] * problem.classes.request[shapes.class_of][:, counted]
     np.add.at(request, shapes.shape_of_entry, requested)
     share = (request / problem.total[counted]).max(axis=1, initial=0.0)
-    # A fair share is the cluster divided by the number of gangs with tasks. The slowdown is a
-    # gang's dominant share as a multiple of the fair share.
+    # A fair share is the cluster's capacity divided by the number of gangs that have tasks. A
+    # gang's slowdown is its dominant share divided by the fair share.
     contending = sum(1 for gang in problem.snapshot.gangs if gang.tasks)
     slowdown = contending * share[problem.shape_of]
     alone = np.maximum(length * np.maximum(slowdown, 1.0), 1.0)

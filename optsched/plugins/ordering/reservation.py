@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The assumed end of a task with unknown duration, in milliseconds; exceeds all real times."""
+"""The assumed end in ms of a task with unknown duration, later than any real time."""
 
 
 class ExtraResources(NamedTuple):
@@ -53,10 +53,10 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """Keep reserved capacity idle for the start of each reservation, given known task durations.
+    """Rule: capacity stays idle for the start of each reservation, based on known task durations.
 
-    A reservation constrains the tasks that must not delay its start. Gangs that are entitled to
-    start before a reservation must stay within their queues' entitlements.
+    A task is constrained by a reservation if it must not delay the reservation's start. Gangs that
+    are entitled to start before a reservation must stay within their queues' entitlements.
     """
 
     name = "reservation"
@@ -83,9 +83,10 @@ class Reservation(Rule):
     def _verify_start(
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
-        """Check that constrained placements leave the reserved amounts on nodes and in queues."""
+        """Check that constrained tasks leave the reserved amounts on nodes and in queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Object, reserved amounts, placed amounts, tasks, limits, and default limit.
+        # Each check: object, reserved amounts, placed amounts, running tasks, limits and default
+        # limit.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
         ] = []
@@ -134,7 +135,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return the capacity that reservations leave to constrained tasks; None for no limit."""
+        """Return the capacity that reservations leave to constrained tasks; None if not limited."""
         reservations = problem.snapshot.reservations
         if not any(reservation.nodes for reservation in reservations):
             return None
@@ -144,7 +145,7 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ remaining capability, over the constrained tasks in a queue's subtree.
+        """Add Σ request · x ≤ remaining capability over constrained tasks in a queue's subtree.
 
         The remaining capability is the amount that is neither used nor reserved when the
         reservation starts. For entitled tasks, the limit is the remaining entitlement.
@@ -161,7 +162,7 @@ class Reservation(Rule):
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], with `find_extra_resources`."""
+        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], from `find_extra_resources`."""
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
@@ -242,7 +243,7 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """The capacity (N, D) that a reservation leaves to constrained tasks, and requests (C, D).
+    """Capacity (N, D) that a reservation leaves to constrained tasks, and task requests (C, D).
 
     Axis D contains the resources for which the reservation reduces the future idle amount on at
     least one node.
@@ -285,7 +286,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 class Arrivals(NamedTuple):
-    """Tasks placed on nodes, as parallel arrays (m,): task class, node, and number of tasks."""
+    """Placed tasks as parallel arrays (m,): task class, node, and number of tasks."""
 
     task_class: I64
     node: I64
@@ -295,7 +296,7 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the first reservation in `numbers` that lacks node capacity at its start, or None.
+    """Return the number of the first reservation whose nodes lack capacity at its start, or None.
 
     `evicted` is the mask (V,) of evicted running tasks.
     """
@@ -319,7 +320,7 @@ def find_delayed_start(
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
-    """Return the mask (C, N) of nodes usable for each class after all pods are evicted.
+    """Return the mask (C, N) of nodes that each class could use if all pods were evicted.
 
     Reservations may make a node unusable. Returns None if no reservation includes nodes.
     """
@@ -361,8 +362,8 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
     The amount is the part of the capability that tasks in the queue's subtree may still use if the
-    reservation constrains them. For the number ~i, it is the part of the entitlement that the queue
-    does not hold.
+    reservation constrains them. For the number ~i, the amount is the part of the queue's
+    entitlement that the queue does not use.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}
@@ -393,7 +394,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 @dataclass(eq=False)
 class _BelowCeilings(Greedy):
-    """Tracks the queue capability that reservations leave to constrained tasks.
+    """Tracks the queue capability that reservations leave to the tasks they constrain.
 
     Attributes
     ----------
@@ -452,7 +453,7 @@ def build_reservation_reason(
 
 
 def describe_reservation(reservation: CapacityReservation) -> str:
-    """Return the message for a gang about its own reservation."""
+    """Return the reason that a gang with a reservation waits."""
     if not reservation.is_open:
         return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"
     return (

@@ -33,7 +33,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Image bytes up to which the score is 0, and image bytes per container for the score 100."""
+"""Image bytes up to which the score is 0, and bytes per container from which it is 100."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class NodeOrder(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return the scores of `scorer` for arrays of task classes and nodes.
+        """Return the scores of `scorer` for broadcast arrays of task classes and nodes.
 
         `task_class` (...) is broadcast against `used` and `offered` (..., R).
         """
@@ -110,16 +110,17 @@ class NodeOrder(Rule):
             busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
             total += most * (busy // 2)
         if even:
-            # Converting whole arrays first is faster than dividing arrays of integers.
+            # Converting whole arrays before the division is faster than dividing arrays of
+            # integers.
             load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
             load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
             apart = np.abs(load_cpu - load_memory)
-            # The standard deviation of two numbers is half their distance.
+            # The standard deviation of two numbers is half their difference.
             total += even * np.floor(TOP - apart * (TOP / 2))
         return total
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The score covers preferred affinity, soft taints, images and soft spread."""
+        """See `Rule`. The score sums preferred affinity, soft taints, images and soft spread."""
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
         if self.image_locality and shape.wants.images:
@@ -131,7 +132,7 @@ class NodeOrder(Rule):
             parts.append(self.node_affinity * _scaled(preferred))
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
-            # The number of untolerated `PreferNoSchedule` taints, by set of taints.
+            # For each set of untolerated `PreferNoSchedule` taints, the number of these taints.
             shunned = np.zeros(len(marks))
             for i, taints in enumerate(marks):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
@@ -148,9 +149,10 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return scores (N,) by the task's pod preferences and by other pods' preferences about it.
+        """Return scores (N,) from pod preferences: the task's, and other pods' about the task.
 
-        `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
+        `nodes` is the mask (N,) of nodes to score. Returns None if neither kind of preference
+        involves the task.
         """
         selecting = preferences.matcher.selecting(task)
         is_preferred = any(preferences.terms[m].kind is TermKind.AFFINITY for m in selecting)
@@ -166,11 +168,11 @@ class NodeOrder(Rule):
 
 @dataclass(eq=False)
 class _AsPlaced(Greedy):
-    """Updates the class score for pod preferences as tasks are placed.
+    """Updates the class score for pod preferences while tasks are placed.
 
-    `_preferences` has the counts at the session start; `_standing` also counts placed tasks.
-    `_start` contains the elements of `problem.task_start`. `_before` contains the scores at the
-    session start, by task class.
+    `_preferences` has the counts at the session start, and `_standing` also counts tasks placed
+    since. `_start` contains the elements of `problem.task_start`. `_before` contains the scores at
+    the session start, by task class.
     """
 
     reads_labels = True
@@ -206,7 +208,7 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # The labels of the gang's first task of the class represent the other tasks.
+        # The gang's first task of the class represents all its tasks of the class, with its labels.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.task(start + int((mine == task_class).argmax()))
@@ -223,7 +225,7 @@ def _scaled(raw: F64) -> F64:
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
-    """Return the scores (N,) 0..100 by the bytes of `images` that nodes store (`ImageLocality`).
+    """Return scores (N,), 0 to 100, by the bytes of `images` on each node (`ImageLocality`).
 
     An image is weighted by the fraction of nodes that store it, so that pods do not concentrate on
     one node.
@@ -240,7 +242,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return the bytes (N,) of each image on each node, by image; 0 if a node lacks the image."""
+    """Return each image's bytes (N,) on each node, keyed by image; 0 if the node lacks it."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -278,7 +280,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """Scores nodes by the percentage of a task's data sets that they store, times `weight`."""
+    """Scores nodes by the percentage of a task's data sets stored on them, times `weight`."""
 
     name = "data-locality"
 

@@ -40,7 +40,7 @@ TOP = 100.0
 
 @dataclass(frozen=True)
 class Binpack(Rule):
-    """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
+    """score = 100 · weight · Σ_r w[r] · (used + request)[r] / allocatable[r] / Σ_r w[r].
 
     A node scores 0 if it has too little of a requested resource.
 
@@ -49,8 +49,8 @@ class Binpack(Rule):
     weight
         Weight of the score among all node scores.
     resources
-        Weights by resource name. The score of a task includes only listed resources that it
-        requests.
+        Weights by resource name. Only listed resources that the task requests count toward the
+        score.
 
     """
 
@@ -150,7 +150,7 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """A weighted node score: a strategy for each resource, and avoidance of scarce resources.
+    """A weighted node score with a strategy per resource; it can avoid nodes with scarce resources.
 
     Attributes
     ----------
