@@ -171,8 +171,8 @@ def is_ideal(
 ) -> bool:
     """Return whether a plan is good enough to skip the solver.
 
-    If a task is unplaced, every level must have its ideal value. If all tasks are placed,
-    only levels over domains need their ideal value. No level needs it if the problem is too large
+    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
+    levels over domains need their ideal value. No level needs it if the problem is also too large
     for `DIRECT`.
     """
     pairs = zip(levels, solution.results, strict=True)

@@ -41,7 +41,7 @@ _COPY: Final = "~shuffle"
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the evictions, in order, of the first plugin tier that proposes a feasible one."""
+    """Return the ordered evictions of the first plugin tier that proposes a feasible eviction."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -82,7 +82,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict the tasks that a plugin proposes to move, as far as other rules allow it."""
+        """Evict those tasks that a plugin proposes to move and that other rules allow to move."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -135,7 +135,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes to which tasks may move, and how much load each of them can still take."""
+    """The nodes to which tasks may move, and how much more load each node can take."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -176,7 +176,7 @@ class _Places:
             self._copies = {g.key: i for i, g in enumerate(gangs)}
 
     def move_task(self, v: int) -> bool:
-        """Record the move of a task from an overloaded node to a node with space.
+        """Record the move of a task from an overloaded node to a node that can take its load.
 
         Returns False if the move is not possible.
         """
@@ -186,7 +186,8 @@ class _Places:
         if self._relief.fits:
             node = self._find_node(v, uses)
         else:
-            # Take the node with the most space, unless even all nodes together have too little.
+            # Choose the node that can take the most load, unless all nodes together can take too
+            # little.
             lacks = (uses > np.maximum(self._space, 0).sum(axis=0)).any()
             node = None if lacks else int(np.argmax(self._space.sum(axis=1)))
         if node is None:

@@ -68,7 +68,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the extra resources that rules define on nodes; without any, they have no columns."""
+    """Return the extra resources that rules define on nodes; without such rules, no columns."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -79,7 +79,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return the extra resources that rules define on nodes; without such rules, no columns.
+    """Return how many tasks (C, N) of each class fit each node if no other pending task is placed.
 
     The number is 0 for classes without open gangs.
     """

@@ -1,4 +1,4 @@
-"""Find running tasks that exclude nodes for a gang's tasks by rules other than capacity."""
+"""Find running tasks that exclude nodes for a gang's tasks for reasons other than capacity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return (class, blocker) pairs of candidate victims that exclude nodes for task classes.
+        """Return (class, blocker) pairs: candidate victims that exclude nodes for a task class.
 
         Nodes that running tasks other than candidates exclude are removed from `allowed`.
         """
@@ -93,7 +93,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Number the running tasks (V,) that affect placements of a class, one array per rule.
+        """Return numberings (V,) of the running tasks that affect a class, one array per rule.
 
         See `VictimRelevance`.
         """
@@ -107,7 +107,7 @@ class Blockers:
     def find_other_placements(
         self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
     ) -> OtherPlacements | None:
-        """Return the placements of other gangs that affect placements of the tied classes.
+        """Return the placements of other gangs that affect the placements of the tied classes.
 
         A class is tied if its placements depend on other tasks of the node. Returns None if there
         are no tied classes and no placed task depends on the possible victims `tasks` (V,).
@@ -149,10 +149,10 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add the rows of rules on tasks that share a node, for the cluster after the evictions.
+        """Add the rows of rules on tasks that share a node, for the time after the evictions.
 
-        `supplied` (E, N) holds the variable of each entry and node, or -1 where it is excluded.
-        `leave` (K,) holds the variables that count the evictions of each victim group.
+        `supplied` (E, N) holds the variable of each entry and node, or -1 where the node is
+        excluded. `leave` (K,) holds the variables that count the evictions of each victim group.
         """
         others = eviction.constraints.others
         assert others is not None  # noqa: S101  the caller has checked it
@@ -183,7 +183,7 @@ class Blockers:
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Return variables (N,) for the column sums of `variables` (m, N), or -1 if there are none."""
+    """Return a variable per column sum of `variables` (m, N), or -1 for a column without any."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

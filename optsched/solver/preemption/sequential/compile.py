@@ -1,4 +1,4 @@
-"""Compile the eviction problem of a gang: which tasks may be evicted, and the limits."""
+"""Compile the eviction problem of a gang: its possible victims and the limits on evictions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class _Candidates(NamedTuple):
     """Masks (V,) of possible victims and of reclaimed tasks, and the reclaim limits of queues.
 
-    An element (queue, resource, amount) of `claims` is the maximum that the queue may gain.
+    An element (queue, resource, amount) of `claims` limits the amount that the queue may gain.
     """
 
     leave: Bool
@@ -108,10 +108,10 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum` with budgets that yield to guarantees overridden.
+        """Return the problem of `compile_minimum` with overridden budgets that yield to guarantees.
 
-        These budgets do not limit reclaims within a guarantee. Returns None if the gang cannot
-        reclaim, within a guarantee, any task that they protect.
+        Overridden budgets do not limit reclaims within a guarantee. Returns None if these budgets
+        protect no task that the gang can reclaim within a guarantee.
         """
         if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None
@@ -131,7 +131,7 @@ class EvictionCompiler:
         return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
 
     def may_claim_guarantee(self, gang: int, state: EvictionState) -> bool:
-        """Return whether a gang may reclaim some task within a guarantee, at least to grow."""
+        """Return whether a gang may reclaim some task within a guarantee, if only to grow."""
         if not self.problem.queues.guarantee.any():
             return False
         return bool(self._find_covered(gang, state, grows=True).any())
@@ -153,9 +153,9 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within a queue's guarantee.
 
-        It does not limit how much lenders give back, so a victim gang may be larger than its
-        queue's excess. With `overrides_budgets`, budgets that yield to guarantees do not limit the
-        victims. Returns None if the guarantees of the queue and its ancestors do not cover the
+        The problem does not limit how much lenders give back, so a victim gang may be larger than
+        its queue's excess. With `overrides_budgets`, budgets that yield to guarantees do not limit
+        the victims. Returns None if the guarantees of the queue and its ancestors do not cover the
         gang's request.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
@@ -237,14 +237,14 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem for up to `rest` (E,) tasks beyond a gang's minimum.
 
-        The gang's queue reclaims at most up to its deserved share. Tasks of the queue itself are
-        evicted only if the policy lets gangs preempt beyond their minimum.
+        The gang's queue reclaims at most up to its deserved share. Tasks of the gang's own queue
+        are evicted only if the policy lets gangs preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang must still start pending tasks together to reach its minimum."""
+        """Return whether pending tasks of a gang must still start together to reach its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
@@ -314,7 +314,8 @@ class EvictionCompiler:
         for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
             helps |= stakes >= 0
         helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
-        # A gang may be evicted entirely, so all candidates of a helpful task's gang are useful.
+        # A gang may be evicted entirely, so if one candidate of a gang helps, all its candidates
+        # are useful.
         gangs = np.zeros(problem.num_gangs, np.bool_)
         gangs[self.running.gang_of[candidates & helps]] = True
         useful = candidates & gangs[self.running.gang_of]
@@ -375,7 +376,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """Return a mask (V,) of the tasks on nodes allowed for the gang, and of blocking tasks."""
+        """Return a mask (V,) of the tasks on nodes that the gang may use, and of blocking tasks."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -387,7 +388,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of the tasks in queues that would exceed a limit after a gain (R,)."""
+        """Return a mask (V,) of tasks in queues that would exceed a limit after the gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:
@@ -424,7 +425,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # It is not yet decided which tasks start.
+            # It is not yet decided which of the gang's tasks start.
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
@@ -463,7 +464,8 @@ class EvictionCompiler:
     ) -> Bool:
         """Return a mask (V,) of the running tasks that may be evicted for a gang.
 
-        With `overrides_budgets`, reclaims within a guarantee override budgets that yield to it.
+        With `overrides_budgets`, reclaims within a guarantee override budgets that yield to
+        guarantees.
         """
         grows = not self.has_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
@@ -505,10 +507,10 @@ class EvictionCompiler:
     def _find_claim(
         self, queue: int, state: EvictionState, requested: I64
     ) -> list[tuple[int, int, int]]:
-        """Return how much a queue and its ancestors may gain within their deserved shares.
+        """Return the amounts that a queue and its ancestors may gain within their deserved shares.
 
-        Each result is (queue, resource, amount), for each requested resource of which the queue
-        deserves a share.
+        Each result is a (queue, resource, amount) tuple, for each requested resource of which the
+        queue deserves a share.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has checked it
         return [

@@ -1,4 +1,4 @@
-"""The eviction problem of one gang: its demand, the possible victims and the constraints.
+"""The eviction problem of one gang: the gang's demand, the possible victims and the constraints.
 
 Interchangeable victims on one node form a group (axis K): either single running tasks of gangs with
 equal queue, priority, request and cost, or equal tasks of one larger gang. Victim gangs with
@@ -86,8 +86,8 @@ class Groups:
         (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`, or
         -1.
     reclaimed, returned_last
-        (K,) masks of the groups in lending queues, and of those in lending queues that give back
-        capacity only after other queues.
+        (K,) mask of the groups in lending queues, and mask of the groups in lending queues that
+        give back capacity only after other queues.
     queue_priority
         (K,) priority of each group's lending queue minus the lowest queue priority; 0 for groups in
         the preempting gang's own queue.
@@ -182,7 +182,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The constraint: Σ weight · evicted over victim groups + resource amount of the gang ≤ most.
+    """The constraint Σ weight · evicted (over victim groups) + resource amount of the gang ≤ most.
 
     Attributes
     ----------
@@ -201,10 +201,10 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition that a lending queue holds enough of a resource until its last eviction.
+    """One way to satisfy a `Lending`: the queue holds enough of a resource until its last eviction.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before its
-    eviction, the queue must hold more of the resource than it keeps.
+    eviction, the amount that the queue holds must exceed the amount that it must keep.
 
     Attributes
     ----------
@@ -229,10 +229,10 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while it holds more than it keeps.
+    """The constraint that a lending queue loses tasks only while it exceeds what it must keep.
 
-    It must hold more of some requested resource than it keeps. Tasks that hold no resource of which
-    the lender deserves a share are not protected.
+    For some requested resource, the queue must hold more than the amount that it must keep. Tasks
+    that hold no resource of which the lender deserves a share are not protected.
 
     Attributes
     ----------
@@ -273,7 +273,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Nodes (m,) that `entries` can use only once all tasks of `groups` are evicted."""
+    """Nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
 
     entries: I64
     nodes: I64
@@ -289,8 +289,8 @@ class GuaranteeReserve:
     floor, used, parent_of
         (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
-        Maximum sum of the top-level queues' `claims`. It does not apply if the gang does not
-        increase the sum.
+        Maximum sum of the top-level queues' `claims`. The maximum does not apply if the gang does
+        not increase the sum.
     queue
         Index of the gang's queue.
 
@@ -387,9 +387,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the larger of guarantee and need of each queue (Q,).
+    """Return the larger of guarantee and requirement for each queue (Q,).
 
-    The need of a queue is what it uses itself plus the result for each of its child queues.
+    A queue's requirement is its own usage plus the results for its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -1,4 +1,4 @@
-"""Explain in one sentence with resource amounts why evictions cannot help a gang."""
+"""Explain in one sentence, with resource amounts, why evictions cannot help a gang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
     """Return a reason that names a resource of which lending queues cannot give back enough.
 
-    Returns None if they can give back enough of every resource.
+    Returns None if lending queues can give back enough of every resource.
     """
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
@@ -50,7 +50,10 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
 def explain_kept_capacity(
     compiler: EvictionCompiler, gang: int, state: EvictionState
 ) -> Reason | None:
-    """Return a reason naming a non-reclaimable queue that holds capacity due to a gang, or None."""
+    """Return a reason that names a queue holding capacity to which a gang is entitled.
+
+    The queue is not reclaimable. Returns None if there is no such queue.
+    """
     problem = compiler.problem
     for queue, r, held, due in compiler.find_kept_capacity(gang, state):
         resource, name = problem.resources[r], problem.queues.names[queue]
@@ -83,7 +86,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Describe what a lending queue holds and deserves; returns "" if this is unknown."""
+    """Describe the amounts that a lending queue holds and deserves; returns "" if unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: place one task at a time with the cheapest victims.
 
-The solution is the final one if there is no solver or no time left; otherwise it is the solver's
-first incumbent.
+The solution is final if there is no solver or no time left. Otherwise, it is the solver's first
+incumbent.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_NODES = 16
-"""Number of promising nodes in an eviction problem, in addition to two per task."""
+"""A restricted problem has this number of nodes, plus two nodes per task."""
 
 _LATER = 1e-6
-"""Cost that breaks ties against nodes outside the preferred shard."""
+"""Additional cost of a node outside the preferred shard; it only breaks ties."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,8 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
     """Restrict an eviction problem to the nodes where its tasks lack the least capacity.
 
-    The best solution may use other nodes. Returns None if the problem allows only few nodes anyway.
+    The best solution may use other nodes. Returns None if the problem already allows only few
+    nodes.
     """
     groups = eviction.groups
     later = groups.release_capacity(eviction.future_idle, groups.count)
@@ -78,7 +79,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # Take nodes from the topology domains in turn, so that every domain is represented.
+    # Take nodes from the topology domains round-robin, so that every domain is represented.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -114,7 +115,8 @@ class _Heuristic:
         """Place all tasks that fit; return None if the gang misses its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.future_idle.sum(axis=0) + 1, 1)
-        # If only some tasks may start, place the smallest first, because they need fewer victims.
+        # If only some tasks may start, place the smallest tasks first, because these need fewer
+        # victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -160,7 +162,8 @@ class _Heuristic:
                 done += 1
             elif is_free:
                 # The node has enough idle capacity, so it must be a queue limit that rejected the
-                # task. The limit would reject it on every other such node too.
+                # task. The limit would also reject it on every other node with enough idle
+                # capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True

@@ -34,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lending constraints on a victim group, and what one of its victims adds to options."""
+    """The lending constraints on a victim group, and the amounts that a victim adds to options."""
 
     lendings: I64
     options: I64
@@ -47,12 +47,13 @@ class LendingState:
 
     A lending constraint holds if one of its options holds. An option holds if the lender holds more
     of a resource than it must keep until its last victim is evicted. A victim changes only the sums
-    of its queue and that queue's ancestors, so a check need not read all victim groups.
+    of its queue and that queue's ancestors. So a check need not read all victim groups.
 
     Attributes
     ----------
     sums
-        The sums over the selected victims. To remove the latest victims, assign the earlier object.
+        The sums over the selected victims. To remove the latest victims, assign an earlier object
+        to `sums`.
 
     """
 
@@ -118,6 +119,6 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the indices of the lending constraints or options that contain a victim group."""
+        """Return the indices of the lending constraints or options that include a victim group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]

@@ -41,7 +41,7 @@ class Limits:
         """Return how much a gang's queue and its ancestors may gain.
 
         Each result is (queue, resource, amount). The amounts follow from rules on queues, and from
-        what queues may hold after reclaims by earlier evictions.
+        the amounts that queues may hold after earlier reclaims.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -117,7 +117,7 @@ class Limits:
     def budgets(
         self, groups: Groups, state: EvictionState, overriding: Bool | None = None
     ) -> list[Limit]:
-        """Return limits on the further evictions that disruption budgets allow.
+        """Return the limits that disruption budgets set on further evictions.
 
         Budgets that yield to guarantees do not limit tasks in the mask `overriding` (V,).
         """
@@ -141,7 +141,7 @@ class Limits:
         *,
         grows: bool,
     ) -> list[Lending]:
-        """Return limits on what each lending queue gives back to a gang."""
+        """Return limits on the amounts that lending queues give back to a gang."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
@@ -184,9 +184,9 @@ class Limits:
     def _tie_unrelated_tasks(
         self, lender: int, theirs: I64, groups: Groups, units: Units, requested: Bool
     ) -> Iterator[Lending]:
-        """Yield constraints on victims that use none of the requested resources.
+        """Yield constraints on victims that use no requested resource.
 
-        Such a task is evicted only in a unit with a task that uses a requested resource.
+        Such a victim is evicted only in a unit with a task that uses a requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False
@@ -203,13 +203,13 @@ class Limits:
 
 
 class Unit(NamedTuple):
-    """The last tasks of a gang or subgroup, which its minimum allows to evict only together.
+    """The last tasks of a gang or subgroup, which its minimum allows to be evicted only together.
 
     Attributes
     ----------
     members, held
-        The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
-        evicted, all these tasks are.
+        The victim groups of the gang or subgroup, and their total number of tasks. All these tasks
+        are evicted together.
     size
         (R,) an upper bound on the amounts that the unit's tasks hold. Tasks that do not use a
         resource are in the unit before tasks that do.
@@ -296,10 +296,10 @@ def _list_options(
 def _group_by_used_resources(
     groups: Groups, some: I64, due: Bool, units: Units
 ) -> Iterator[tuple[Bool, I64]]:
-    """Yield the victim groups, arranged by the `due` resources that their tasks use.
+    """Yield each used set of `due` resources as a mask (R,), with the victim groups that use it.
 
-    Groups in a unit that uses more `due` resources than their own tasks are kept separate. Groups
-    that use no `due` resource are omitted.
+    A group is kept separate if its unit uses more `due` resources than the group's own tasks.
+    Groups that use no `due` resource are omitted.
     """
     if not len(some):
         return

@@ -1,7 +1,7 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels maximize the gang's start and its number of tasks. The next ones minimize the
-number and the cost of the victims. The last one minimizes tasks outside the preferred shard.
+The first levels maximize the gang's start and its number of tasks. The next levels minimize the
+number and the cost of the victims. The last level minimizes tasks outside the preferred shard.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of an eviction problem, and what its variables mean.
+    """The level model of an eviction problem, and the meaning of its variables.
 
     Attributes
     ----------
@@ -151,10 +151,11 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a reclaim evicts tasks of the gang's own queue only on nodes that the gang gets.
+    """Add rows that restrict victims of a reclaim in the gang's own queue to nodes the gang uses.
 
-    If a victim gang is evicted entirely, the gang needs to get only one of its nodes; see
-    `Entitled`. No rows are added if rules on other pods may require evictions on other nodes.
+    If a victim gang is evicted entirely, the preempting gang must use only one of the victim gang's
+    nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
+    nodes.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -230,7 +231,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """Add rows: a subgroup loses only surplus tasks or all tasks, and enough subgroups remain."""
+    """Add rows: subgroups lose only surplus tasks or all tasks, and enough subgroups remain."""
     ended = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, ended.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -239,8 +240,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # Subgroups below their size do not count towards the gang's minimum, so they may be
-        # evicted.
+        # Subgroups below their size do not count towards the gang's minimum and may be evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = ended[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -250,7 +250,10 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ weight·evicted + Σ request·placed ≤ most, if the gang starts or reclaims."""
+    """Add limit rows, which are active if the gang starts or reclaims.
+
+    Each row is Σ weight·evicted + Σ request·placed ≤ most.
+    """
     entry, place = places
     groups = eviction.groups
     switches: dict[bytes, int] = {}
@@ -289,11 +292,12 @@ def _reserve_rows(
     evict: I64,
     places: tuple[I64, I64],
 ) -> None:
-    """Add rows: the gang's gain is within unused guarantees, or all queues' claims fit the pool.
+    """Add rows: the gang uses only unused guarantees, or all queues' claims fit in the cluster.
 
-    The pool is the capacity of the cluster. The variables `claim` are the queues' claims before the
-    gang starts, `unused` the unused guarantees of the gang's queue and its ancestors, and `grows`
-    the amount that the gang adds to the claims. See models/formulation/guarantee.md.
+    `reserve.pool` is the cluster's capacity that pods without a gang do not use. The variables
+    `claim` are the queues' claims before the gang starts. The variables `unused` are the unused
+    guarantees of the gang's queue and its ancestors. The variable `grows` is the amount that the
+    gang adds to the claims. See models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
@@ -341,7 +345,7 @@ def _reserve_rows(
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows that require a lender to hold more than it keeps before its last eviction.
+    """Add rows that require a lender to exceed what it must keep before its last eviction.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
     """

@@ -1,4 +1,4 @@
-"""Data that all eviction problems of a session share: running tasks and entitlements."""
+"""Data that all eviction problems of a session share, such as running tasks and entitlements."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class SessionFacts:
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of resources that are requested no matter which tasks of a gang start.
+        """Return a mask (R,) of the resources that a gang requests whichever of its tasks start.
 
-        The gang starts at least its minimum, or at least one task if `grows` is True.
+        At least the gang's minimum starts, or at least one task if `grows` is True.
         """
         shape = self.problem.shapes.shapes[int(self.problem.shape_of[gang])]
         counts, lacks = self.counts_of(gang), self.request_of(gang) == 0
@@ -134,7 +134,7 @@ def lost_steps(problem: Problem) -> I64:
     """Return the base-2 logarithm (V,) of the work lost by evicting each task, rounded up.
 
     The lost work is the task's dominant share of the cluster in thousandths, times the seconds
-    since it started or last saved its work.
+    since the task started or last saved its work.
     """
     running = running_tasks(problem)
     now_ms = problem.snapshot.taken_ms

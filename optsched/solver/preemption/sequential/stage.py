@@ -1,6 +1,6 @@
 """Find victims gang by gang, starting with the most important gang.
 
-Later gangs do not change the evictions for earlier ones. The search ignores placements of gangs in
+Later gangs do not change the evictions for earlier gangs. The search ignores placements of gangs in
 lower tiers, which do not run yet and are placed again afterwards.
 """
 
@@ -91,7 +91,7 @@ class VictimSearchSettings:
 
 @dataclass(frozen=True, eq=False)
 class EvictionPlan:
-    """The evictions, and the nominations of the gangs for which they are made.
+    """The evictions, and the nominations of the gangs that need the evictions.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ def find_victims(
     reach: frozenset[str],
     settings: VictimSearchSettings,
 ) -> EvictionPlan:
-    """Find victims and nominations for the gangs that `decisions` leave pending.
+    """Find victims and nominations for the gangs that are pending in `decisions`.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        # None once nothing is proved, because gangs or victims are skipped or a proof is missing.
+        # None if nothing is proved, because gangs or victims are skipped or a proof is missing.
         is_limited = bool(settings.excluded_gangs or settings.reclaiming_gangs)
         self._least = None if is_limited else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
@@ -289,7 +289,7 @@ class _Stage:
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict tasks so that gangs get tasks beyond their minimum.
+        """Evict tasks so that gangs can run more tasks than their minimum.
 
         Returns False if the time limit is reached before the last gang.
         """
@@ -329,7 +329,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs with equal keys get equal results while the cluster is unchanged."""
+        """Return a key; equal keys mean equal results while the cluster is unchanged."""
         problem = self._problem
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return (
@@ -366,7 +366,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Add the placements of gangs up to a tier, most important first, to the cluster state."""
+        """Add the placements of gangs in tiers up to `tier`, most important first, to the state."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -384,7 +384,7 @@ class _Stage:
     def _evict_in_attempts(
         self, gang: int, compile_problem: Compile, *within_guarantee: Compile, is_last: bool
     ) -> bool:
-        """Evict tasks for a gang, as a last resort within a guarantee; return whether it succeeds.
+        """Evict tasks for a gang, within a guarantee as a last resort; return whether it worked.
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
@@ -400,7 +400,7 @@ class _Stage:
             is_fewest = not may_override
         if not is_fewest and before is not None and self._least is not None:
             # Guarantees override budgets and lenders' entitlements only if no other evictions help.
-            # With them, a single victim may suffice.
+            # Within guarantees, a single victim may suffice.
             most = min(self._least.victims, before.victims + 1)
             self._least = _FewestVictims(most, before.ended)
         return True
@@ -494,8 +494,8 @@ class _Stage:
         self._least = None
         gang = eviction.gang
         if before is not None and gang in self._served:
-            # With other nodes for the gang's earlier tasks, fewer victims in total may suffice, and
-            # more victims may evict fewer gangs entirely.
+            # With other nodes for the gang's earlier tasks, fewer victims in total might suffice.
+            # More victims might also evict fewer gangs entirely.
             self._least = _FewestVictims(before.victims, 0)
         elif before is not None and least is not None:
             self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
@@ -533,8 +533,8 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use; 0 without a solver.
 
-        Enough time is left for a heuristic solution for every later gang: heuristic plans for all
-        gangs are better than optimal plans for only the first ones.
+        The remaining time suffices for a heuristic solution for every later gang. Heuristic plans
+        for all gangs are better than optimal plans for only the first gangs.
         """
         if self._settings.solver is None:
             return 0
@@ -547,7 +547,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution and the bounds on victims, or None for what is missing."""
+        """Return the best solution and the bounds on victims; each is None if not found."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # The heuristic ignores rules on tasks that share a node, so first solve a model of few
@@ -620,9 +620,9 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return the number of evictions as a level with bound 0; no level without evictions.
+    """Return the number of evictions as a level with bound 0, or no level without evictions.
 
-    A second level counts the gangs evicted entirely, if there are any.
+    A second level counts the gangs evicted entirely, if any gang is evicted entirely.
     """
     if not evictions:
         return ()
@@ -635,7 +635,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
 
 
 def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Iterator[Nominate]:
-    """Yield one action per task that `nominations` counts, in their order."""
+    """Yield one action for each task that `nominations` counts, in the order of `nominations`."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in nominations:
@@ -659,7 +659,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the bounds on victims over all domains, for as many placed tasks as in `best`.
+    """Return the bounds on victims over all domains in which as many tasks are placed as in `best`.
 
     Returns None if a domain has no proved bounds.
     """
@@ -674,7 +674,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks to evict: in each group, those created last."""
+    """Return the tasks to evict, which are the last created tasks of each group."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

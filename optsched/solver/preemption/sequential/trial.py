@@ -1,7 +1,7 @@
-"""Search for victims by trial for a gang that custom rules block, because models omit such rules.
+"""Search for victims by trial for a gang blocked by custom rules, which models omit.
 
-Tasks of the gang are placed one at a time, each on the node that needs the fewest victims and that
-the rules' verifiers allow. Finally, evictions that are not needed are undone, and the verifiers
+Tasks of the gang are placed one at a time, each on the node that needs the fewest victims and
+passes the rules' verifiers. Finally, evictions that are not needed are undone, and the verifiers
 check the result as a whole. The number of victims is not proved minimal.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""Maximum numbers of verifications per gang, and of nodes and evicted units per task."""
+"""Maximum number of verifications per gang, of nodes per task, and of evicted units per task."""
 
 _CAPACITY_RULES = frozenset({"fits", "gpu-shares"})
 
@@ -92,7 +92,7 @@ class _Trial:
         tasks = self._problem.tasks[first:last]
         if not self._possible_victims.any() or not all(task.preempts for task in tasks):
             return None
-        # Place the tasks of the gang's minimum, or else one more task.
+        # Place the tasks of the gang's minimum, or one more task if the gang has its minimum.
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -143,9 +143,9 @@ class _Trial:
         return True
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the additional victims with which a task fits on a node, or None.
+        """Return the additional victims that let a task fit on a node, or None if none do.
 
-        They form at most `most` units. A unit is one task or an entire gang.
+        The victims form at most `most` units. A unit is one task or an entire gang.
         """
         running = self._running
         units: list[list[int]] = []
