@@ -171,7 +171,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the minimum number of victims for the preemptor is the minimum for all plans.
+    """Return whether the minimum number of victims for the only preemptor holds for all plans.
 
     This holds if no other gang has pending tasks. Victims for another gang, even one of lower
     priority, may free nodes or queue shares that the preemptor also needs.

@@ -117,7 +117,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return a candidate's decisions before lending, as input of the lending stage."""
+    """Return a candidate's decisions before lending, as input for the lending stage."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,

@@ -204,7 +204,7 @@ def _starts_all(
 
 
 def _count_placed(plan: Candidate, nominated: I64 | None = None) -> Counter[str]:
-    """Return, keyed by gang, the number of tasks that start or that `nominated` (T,) places."""
+    """Return how many tasks of each gang start or, if `nominated` (T,) is given, are nominated."""
     problem, node_of = plan.round.problem, plan.decisions.node_of
     if nominated is not None:
         node_of = np.maximum(node_of, nominated)

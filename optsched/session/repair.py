@@ -156,8 +156,8 @@ def drop_invalid(
 ) -> tuple[Action, ...]:
     """Drop the gangs at fault for violations, least important first; return the remaining actions.
 
-    `gangs` holds the keys of the gangs for which the actions allocate or evict, most important
-    first. The result is empty if no gang is left.
+    `gangs` holds the keys of the gangs for which the actions allocate nodes or evict pods, most
+    important first. The result is empty if no gang is left.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})
@@ -170,8 +170,8 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 
     Victims are found for one gang after another. A gang may need a victim only to stay within its
     queue's capability or deserved share. If a later gang uses the victim's node, the verifier
-    accepts only this gang as the preemptor. A preemptor is kept if no gang on the victim's node may
-    preempt the victim.
+    accepts only the later gang as the preemptor. A preemptor is kept if no gang on the victim's
+    node may preempt the victim.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
@@ -286,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the gangs at fault for violations, or all gangs with actions if it is unknown."""
+    """Return the gangs at fault for violations, or all gangs with actions if none is named."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:

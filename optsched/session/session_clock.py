@@ -42,7 +42,7 @@ class SessionClock:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Add the block's duration to a phase."""
+        """Add the duration of the `with` block to a phase."""
         self._phase, self._phase_begun_s = phase, self._now_s()
         try:
             yield
@@ -54,7 +54,7 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record a block's duration as a run of a phase, without adding it to the phase's total.
+        """Record the `with` block's duration as a run of a phase, but not in the phase's total.
 
         The enclosing phase already includes it.
         """
@@ -97,7 +97,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search, an estimate of the time to verify and explain."""
+        """The time in ms before the first search, which estimates the time to verify the plan."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -156,7 +156,7 @@ class SessionClock:
             self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a placement search: the time left, or `least_placement_ms`.
+        """Return the limits of a placement search: the time left, at least `least_placement_ms`.
 
         Every search but the first must leave time to verify the plan within the period. The search
         leaves `kept_ms` milliseconds for later searches.

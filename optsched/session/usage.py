@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Minimum relative change to write a usage again, compared with the decayed last written usage."""
+"""Minimum relative difference from the decayed last written usage, for which usage is written."""
 
 
 class UsageKeeper:

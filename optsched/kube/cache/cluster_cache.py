@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of deleted objects to remember, so that a late event does not restore an object.
+"""Number of recently deleted objects to remember, because a late event could restore one.
 
 Late events arrive soon after the deletion.
 """
@@ -236,7 +236,7 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Assume a pending task bound until a watch event or `forget`; return its UID."""
+        """Assume that a task is bound, until a watch event or `forget`; return the task's UID."""
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:

@@ -284,7 +284,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response to a request, with its body unread; raises KubeError."""
+        """Yield the response to a request before its body is read; raises KubeError on failure."""
         headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
         try:
             settings = await self._configuration.auth_settings()

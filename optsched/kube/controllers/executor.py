@@ -68,7 +68,7 @@ class ExecutorContext:
     """Dependencies of an executor.
 
     `may_write` returns whether this process leads. `is_answered` probes a pod, and `ask_fabric`
-    reads the links of a fabric; neither asks the API server.
+    reads the links of a fabric; neither uses the API server.
     """
 
     events: EventRecorder
@@ -135,7 +135,7 @@ class Executor:
                 except KubeError as e:
                     is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
                     if is_taken and self._store.is_narrow(effect.kind):
-                        # No watch may cover the existing object of this name.
+                        # Perhaps no watch covers the existing object of this name.
                         with suppress(NotFound):
                             found = await self._api.read_metadata(effect.ref)
                             self._store.record_unwatched(effect.ref, found)

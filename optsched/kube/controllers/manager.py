@@ -116,7 +116,7 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._deferred_s: dict[Ref, float] = {}
-        """Monotonic time in seconds since which each object's status is deferred."""
+        """Monotonic time in seconds at which each deferred status was first deferred."""
         self._stopping = asyncio.Event()
         failures = dependencies.metrics.watch_failures
         self._follower = StoreFollower(

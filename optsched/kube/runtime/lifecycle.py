@@ -28,7 +28,7 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 def freeze_startup_objects() -> None:
     """Exclude all existing objects from garbage collection, because modules are never freed.
 
-    CPython starts a full collection once the new objects number a quarter of all tracked objects.
+    CPython starts a full collection when new objects reach a quarter of all tracked objects.
     Without the modules, full collections start sooner and take less time.
     """
     gc.collect()

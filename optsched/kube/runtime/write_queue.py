@@ -29,7 +29,7 @@ AWAY_S: Final = 3.0
 """Maximum delay in seconds before a retry while the server is unreachable."""
 
 MAX_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx) after which a write is dropped, reached in about 80 s.
+"""Number of consecutive server faults (5xx), about 80 s in total, after which a write is dropped.
 
 Errors of an unreachable or busy server do not count, because the written object does not cause
 them.
@@ -158,7 +158,7 @@ class WriteQueue(Generic[K, V]):
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Wait until a key may be written and is not being written yet; return the first one."""
+        """Return the first key that may be written and is not being written; wait for one."""
         max_retries = max(1, self._max_concurrent // 2)
         while True:
             for key in self._values:

@@ -1,4 +1,4 @@
-"""Writes before a bind: claim reservations, node locks, device conditions and open gates.
+"""Writes before a bind: to claims, node locks, device conditions and scheduling gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
@@ -330,7 +330,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """The opening of the queue gate of a pod that fits no node.
+    """A queue gate to open, because the pod fits no node.
 
     `message` explains why the pod fits no node.
     """

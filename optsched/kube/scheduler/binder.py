@@ -407,7 +407,7 @@ class _Outcome:
 
 @dataclass(eq=False)
 class _Refused(Exception):
-    """Raised if a request of a bind must not be sent or cannot succeed."""
+    """Raised if a request for a bind must not be sent or cannot succeed."""
 
     failure: Failure
 

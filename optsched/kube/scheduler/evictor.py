@@ -8,7 +8,8 @@ nominations in the pods' `status.nominatedNodeName`. Pods are evicted through th
 that the server enforces disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
-a pod that is reclaimed for a guarantee, the pod is deleted instead. All other evictions wait.
+a pod that is reclaimed for a guarantee, the pod is deleted instead. Other evictions wait until
+their budgets allow them.
 
 A victim gets its grace period, up to the administrator's limit, and keeps its resources until it
 terminates.
@@ -461,7 +462,7 @@ class Evictor:
             self._has_waits.set()
 
     def _find_overrides(self, plan: Plan, snapshot: Snapshot) -> dict[str, _Override]:
-        """Return the overrides of disruption budgets by guarantees, keyed by the task to evict."""
+        """Return the guarantees that override disruption budgets, keyed by the task to evict."""
         if not self._context.overrides_budgets:
             return {}
         world = World(snapshot, plan.actions)
@@ -473,7 +474,7 @@ class Evictor:
         return found
 
     def _may_evict(self, pending: _Pending) -> bool:
-        """Return whether a waiting eviction may be sent; report it if it waits long."""
+        """Return whether a waiting eviction may be sent; log a warning if it waits long."""
         reason = self._waits_for(pending)
         if not reason:
             return True

@@ -53,7 +53,7 @@ COUNTS_EVERY_MS: Final = 3_000
 """Minimum time in ms between two status writes if only the pod counts change."""
 
 SETTLE_MS: Final = 2_000
-"""Milliseconds for which a gang's status may be deferred while its pods start or end one by one."""
+"""Milliseconds for which a gang's status may be deferred while its pods start or finish."""
 
 QUEUE_EVERY_MS: Final = 3_000
 """Minimum time in ms between two status writes of a queue whose allocation keeps changing."""
@@ -151,7 +151,7 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return the minimum time in ms between the previous status patch of a PodGroup and this one.
+    """Return the minimum time in ms between a PodGroup's previous status patch and this one.
 
     The phase Inqueue is written immediately, because controllers wait for it. Other status changes
     may be combined into one patch.
@@ -251,7 +251,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return the allocation of each queue and its descendants; a cycle of parents is cut."""
+    """Return each queue's allocation including its descendants, even if parents form a cycle."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -284,7 +284,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch; the times say since when patch, phase and reason are pending."""
+    """A deferred status patch, and since when the patch, its phase and its reason are pending."""
 
     since_ms: int
     phase: GangPhase
@@ -353,7 +353,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; `group_of` and `queues` hold the server's objects."""
+        """Return a session's patches; `group_of` and `queues` provide the server's objects."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms

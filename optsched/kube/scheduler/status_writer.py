@@ -1,4 +1,4 @@
-"""All writes except binds and evictions: statuses, built-in queues, open gates and claims.
+"""All writes except binds and evictions, such as status patches and built-in queues.
 
 `RefusedWrites` handles writes that the API server rejects, for example because a webhook denies a
 status.
@@ -136,7 +136,7 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Number of remembered faults that causes all to be forgotten, so that each is reported again."""
+"""Maximum number of faults to remember; beyond it, all are forgotten and reported again."""
 
 
 class RefusedWrites:
