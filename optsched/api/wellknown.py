@@ -88,7 +88,7 @@ HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Tier name for the whole clust
 GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's scheduler.
 ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue to charge for a bound pod's usage.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
-MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
+MOVES: Final = "optsched.io/moves"  # Pods moved to free capacity for the PodGroup.
 SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # A plugin name follows.
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
-"""(resource, base units) pairs, one for each resource, sorted by resource name. A missing resource
-has amount 0, unless the field's documentation says that it is unlimited.
+"""(resource, amount in base units) pairs, sorted by resource name. A missing resource has the
+amount 0, unless the documentation of a field says that it is unlimited.
 """
 
 NOTHING: Amounts = ()
 
 
 def amounts(entries: Mapping[str, int]) -> Amounts:
-    """Convert a mapping from resource to base units to `Amounts`."""
+    """Convert a mapping from resources to amounts in base units to `Amounts`."""
     return tuple(sorted(entries.items()))
 
 
@@ -60,10 +60,10 @@ class Usage:
     at_ms: int = 0
 
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
-        """Return the usage at `now_ms` if the queue holds the amounts `held` since `at_ms`.
+        """Return the usage at `now_ms`, given that the queue has held `held` since `at_ms`.
 
-        If `now_ms` is before `at_ms`, the usage does not change. Raises ValueError unless the
-        half-life is positive.
+        `held` is in base units by resource. If `now_ms` is before `at_ms`, the usage does not
+        change. Raises ValueError unless the half-life is positive.
         """
         mean_s = _mean_s(half_life_ms)
         elapsed_ms = max(now_ms - self.at_ms, 0)
@@ -87,7 +87,7 @@ class Usage:
 
 
 def _mean_s(half_life_ms: int) -> float:
-    """Return the integral over time of a weight that halves every `half_life_ms`, in seconds.
+    """Return the mean lifetime in seconds of an exponential decay, half-life divided by ln 2.
 
     Raises ValueError unless the half-life is positive.
     """

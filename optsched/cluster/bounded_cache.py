@@ -13,10 +13,10 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """A cache that keeps each value for at least `size` additions after the value was last read."""
+    """A cache with two generations; a value is kept for at least `size` additions after a read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """`count_used` returns the number of values in use; the cache keeps at least that many."""
+        """`count_used` returns how many values are in use; at least that many values are kept."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """A store of one shared object per value; an object is dropped once it is no longer in use."""
+    """Replaces equal objects by one shared object, which is dropped once no caller uses it."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """A store of one shared object per argument tuple, dropped once it is no longer in use."""
+    """Builds one shared object per argument tuple, which is dropped once no caller uses it."""
 
     def __init__(self, make: Callable[..., V]) -> None:
         """`make` builds the object for an argument tuple."""

@@ -1,12 +1,12 @@
 """An evaluator for the subset of CEL that device selectors commonly use.
 
 The subset has literals, `device.driver`, `device.attributes["d"].name`,
-`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists and `has(…)`. It also
-has strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with `compareTo`,
-`isGreaterThan` and `isLessThan`. Compiling an expression that uses any other part of CEL raises
-`Unsupported`, which names that part. If evaluation on a device fails, for example because the
-device lacks an attribute, `CelError` is raised. Kubernetes: `k8s.io/dynamic-resource-allocation`,
-package cel.
+`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists and `has(…)`. The
+string methods are `startsWith`, `endsWith` and `contains`; the methods of `quantity("…")` are
+`compareTo`, `isGreaterThan` and `isLessThan`. If an expression uses anything else, compiling it
+raises `Unsupported`, which names what is not supported. If the evaluation on a device fails, for
+example because the device lacks an attribute, `CelError` is raised. Kubernetes:
+`k8s.io/dynamic-resource-allocation`, package cel.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 10 * 1024
 """Maximum length of an expression, as in the API server (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""Maximum number of tokens in an expression.
-
-Evaluating an expression on one device takes at most one step per token.
-"""
+"""Maximum number of tokens in an expression, which bounds the time to evaluate it on a device."""
 _DEEPEST = 50
 
 _TOKEN = re.compile(
@@ -53,7 +50,7 @@ class CelError(ValueError):
 
 
 class Domains(dict[str, "Value"]):
-    """Attributes or capacities by domain and name; an unknown domain maps to an empty mapping."""
+    """Maps a domain to its attributes or capacities by name; unknown domains have none."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -78,7 +75,8 @@ Term: TypeAlias = "Callable[[CelDevice], Value]"
 class Selector:
     """A compiled expression that selects devices.
 
-    `cost` is the number of tokens, which bounds the number of steps of one evaluation.
+    `cost` is the number of tokens in the expression; the evaluation on one device takes at most
+    that many steps.
     """
 
     text: str
@@ -102,7 +100,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """Return the selector, or the reason why it is not supported; both results are cached."""
+    """Return the compiled selector, or the reason that it is not supported."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))
@@ -121,7 +119,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         kind = str(match.lastgroup)
         found.append((kind, match[kind]))
         if len(found) > MOST_PARTS:
-            raise Unsupported(f"has more than {MOST_PARTS} words and signs")
+            raise Unsupported(f"has more than {MOST_PARTS} tokens")
         at = match.end()
     return found
 
@@ -231,7 +229,7 @@ class _Parser:
         self._at += 1
         if kind == "number":
             if len(text) > _DIGITS or not _INT64[0] <= (number := int(text)) <= _INT64[1]:
-                raise Unsupported("has a number that 64 bits do not hold")
+                raise Unsupported("has a number that does not fit in 64 bits")
             return lambda _: number
         if kind == "text":
             return lambda _: text[1:-1]
@@ -287,7 +285,7 @@ def _negate(term: Term) -> Term:
 
 
 def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
-    """Return whether any term is true; an error is raised only if no term is true (CEL `||`)."""
+    """Return whether any term is true (CEL `||`); errors count only if no term is true."""
     failed: CelError | None = None
     for term in terms:
         try:
@@ -313,7 +311,7 @@ def _element(term: Term, key: Term, device: CelDevice) -> Value:
 
 
 def _key_exists(term: Term, device: CelDevice) -> Value:
-    """Return whether a term has a value on a device (CEL `has`)."""
+    """Return whether a device has the attribute or capacity that a term reads (CEL `has`)."""
     try:
         term(device)
     except CelError:

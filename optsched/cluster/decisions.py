@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Admit a gang: its pods may be created, and it takes part in allocation."""
+    """Admit a gang: its pods may be created, and later actions may place them."""
 
     gang: str
 
@@ -36,7 +36,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Nominate a node for a task that waits for pods there to terminate; the task is not bound."""
+    """Nominate a task to a node on which it must wait until pods have terminated."""
 
     task: str
     node: str
@@ -72,7 +72,7 @@ Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
 
 
 def placed_gangs(actions: Iterable[Action]) -> set[str]:
-    """Return the keys of the gangs of which a task is allocated or nominated."""
+    """Return the keys of the gangs for which `actions` allocate or nominate a task."""
     return {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
 
 
@@ -84,7 +84,7 @@ class Sense(StrEnum):
 
 
 class LevelStatus(StrEnum):
-    """What is proved about the value of a level."""
+    """How good a level's value is proved to be."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -122,20 +122,20 @@ class LevelResult:
 
 
 _MOST_NAMED: Final = 3
-"""Maximum number of unproved levels that a verdict names."""
+"""Maximum number of unproved levels that `Certificate.verdict` names."""
 
 PPM = 1_000_000
-"""The share of the whole cluster; queue shares are in millionths of the cluster."""
+"""Parts per million: a share of `PPM` is the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """A queue's share under a plan, and its ideal share if tasks were divisible.
+    """A queue's share of the cluster under a plan, and its ideal share if tasks were divisible.
 
     Attributes
     ----------
     share, ideal
-        Dominant shares in millionths of the cluster.
+        The dominant shares, in millionths of the cluster.
     """
 
     queue: str
@@ -144,7 +144,7 @@ class QueueShare:
 
     @property
     def distance(self) -> int:
-        """The share of the queue minus its ideal share."""
+        """The queue's share minus its ideal share, in millionths of the cluster."""
         return self.share - self.ideal
 
 
@@ -163,12 +163,12 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Rules that the bounds ignore because the bounding model omits them.
+        Names of the rules that the model behind the bounds omits.
     shares
         Shares of the queues that have demand, sorted by queue name.
     limitations
-        Reasons why the plan is not proved optimal even if every level is optimal: the bounds do not
-        cover every plan that the policy allows, or the session dropped a gang or a solution.
+        Reasons why the plan is not proved optimal even if every level is: for example, the bounds
+        do not cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
         Sentences that each name a rule and the capacity that it keeps idle although pending gangs
         could use it.
@@ -196,7 +196,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """A clause that states what the certificate proves."""
+        """What the certificate proves, or why it proves nothing, in a few words."""
         if self.is_proved:
             return "proved: no plan is better"
         if not self.levels:
@@ -223,7 +223,7 @@ class Plan:
     pending
         Maps the key of a gang with unplaced tasks to the reason why it is pending.
     pending_tasks
-        Maps a task key to the reason why the task is pending, if it differs from the gang's reason.
+        Maps the key of a pending task to its reason, if this differs from the reason of its gang.
 
     """
 
@@ -243,23 +243,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The value and the bound of one level at one instant of a solve.
+    """The best value and the bound of one level at one instant of a solve.
 
     Attributes
     ----------
     level
         Name of the level, as in the certificate.
     at_s
-        Seconds since the session began. If the session reads no clock, `at_s` is the deterministic
-        time of CP-SAT, which measures the work of the solver.
+        Seconds since the session began; CP-SAT's deterministic time if the session reads no clock.
     incumbent
         The best value of the level so far, or None before the first solution.
     bound
-        A bound on the value of plans that keep the values of the more important levels, or None if
-        no bound is known.
+        Bound on the value over all plans that keep the values of the more important levels, or None
+        if no bound is known.
     turn
-        Number of the solve in the session, starting at 1; a session that evicts pods for a gang
-        solves more than once. 0 for a short search whose progress is displayed but not recorded.
+        Number of the solve in the session, starting at 1. A session that evicts pods for a gang has
+        several solves. The number is 0 for a short search, whose progress is not recorded.
 
     """
 
@@ -271,7 +270,10 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether `progress` differs from the last entry of the same solve and level."""
+    """Return whether `progress` has a new value or bound, compared with the last one in `history`.
+
+    Only entries of the same solve and level are compared.
+    """
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)
     return last is None or replace(last, at_s=progress.at_s) != progress
@@ -279,17 +281,17 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best solution of one solve, from which a later solve can resume.
+    """The best solution found by one solve; a later solve can resume from it.
 
     Attributes
     ----------
     turn
-        Number of the solve in the session, as in `Progress`.
+        The number of the solve, as in `Progress.turn`.
     binds
         The node of each placed task, by task key.
     levels
-        The solution's value and proved bound on each level, most important first. A bound covers
-        plans that keep the values of the more important levels.
+        The solution's value and proved bound on each level, most important first; see
+        `LevelResult.bound`.
 
     """
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
-"""Maximum number of pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
+"""Maximum number of pods for which a claim may be reserved (`ResourceClaimReservedForMaxSize`)."""
 
 MOST_SHOWN = 200
-"""Maximum number of characters of a selector that a message quotes."""
+"""Length in characters to which messages truncate a selector."""
 MOST_VERDICTS = 1024
 """Maximum number of selectors whose results a device caches."""
 MOST_SELECTORS = 256
@@ -41,18 +41,18 @@ MOST_TEXT = 512 * 1024
 STEPS_OF_SESSION = 4_000_000
 """Maximum number of evaluation steps of one session (about a second); see `Selector.cost`."""
 MOST_CHOICES = 64
-"""Maximum number of combinations of a claim: the product of the numbers of alternatives of its
-requests, times the number of requests.
+"""Maximum cost of a claim's alternatives: the number of ways to choose one alternative per request,
+times the number of requests.
 """
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names that count devices of a DeviceClass against queue limits; a
-dimension may precede it.
+"""Prefix of the resource names with which queues limit the devices of a DeviceClass. For a capacity
+of the devices, the name of the capacity and a dot precede it.
 """
 
 
 def is_class_quota(resource: str) -> bool:
-    """Return whether a resource counts devices of a DeviceClass; only queues limit it."""
+    """Return whether a resource name is a queue's quota on the devices of a DeviceClass."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
@@ -77,7 +77,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """The attributes of a task that its ResourceClaims depend on."""
+    """The attributes of a task that uses ResourceClaims."""
 
     @property
     def key(self) -> str:
@@ -89,7 +89,7 @@ class ClaimUser(Protocol):
 
     @property
     def device_claims(self) -> Sequence[str]:
-        """Keys of the ResourceClaims of the pod."""
+        """Keys of the pod's ResourceClaims."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class PooledDevice:
 
     @cached_property
     def _verdicts(self) -> dict[str, bool | str]:
-        """Evaluation result by selector, oldest first; a string is an evaluation error."""
+        """Maps each evaluated selector to its result or its error message, oldest first."""
         return {}
 
     def has_evaluated(self, selector: str) -> bool:
@@ -168,7 +168,7 @@ class DeviceNeed:
     Attributes
     ----------
     name
-        Name of the request as in the allocation; an alternative is named `request/alternative`.
+        Name of the request in the claim's allocation; `request/alternative` for an alternative.
     selectors
         CEL expressions that every device must match, in addition to those of the DeviceClass.
     is_all
@@ -179,12 +179,12 @@ class DeviceNeed:
     tolerations
         Tolerations of the request for device taints.
     alternatives
-        Alternative requests in order of preference; the first that can be met is used. A request
-        with alternatives uses none of its other fields.
+        Alternative requests in order of preference; the first that can be met is used. If there are
+        any, the other fields of the request itself are ignored.
     queue_amounts
-        The amounts that the request adds to its queue's usage, keyed by `deviceclass/…` resource.
+        The usage that the request adds to its queue, keyed by `deviceclass/…` resource.
     problem
-        Why optsched cannot allocate the request; empty if it can.
+        The reason that optsched cannot allocate the request; empty if it can.
     """
 
     name: str
@@ -227,7 +227,7 @@ class DeviceConstraint(NamedTuple):
 
 
 class DeviceClaimRequest(NamedTuple):
-    """A claim's requests and the constraints between their devices."""
+    """A claim's requests, and the constraints between the devices allocated to them."""
 
     needs: tuple[DeviceNeed, ...]
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -250,7 +250,7 @@ class DeviceAllocation:
 
     @classmethod
     def on_node(cls, name: str, devices: tuple[tuple[str, DeviceId], ...]) -> DeviceAllocation:
-        """Return the allocation of devices of one node, with a node selector for that node."""
+        """Return the allocation of devices on the node `name`, with a selector for this node."""
         is_node = Requirement("metadata.name", Operator.IN, (name,))
         return cls(NodeSelector((NodeTerm(names=(is_node,)),)), devices)
 
@@ -268,7 +268,7 @@ class DeviceClaim:
     is_per_pod
         Whether the claim was created for a single pod, which is its only user.
     problem
-        The reason why no pod can use the claim; empty if pods can use it.
+        The reason that no pod can use the claim; empty if pods can use it.
     """
 
     key: str
@@ -282,12 +282,12 @@ class DeviceClaim:
 
     @property
     def request(self) -> DeviceClaimRequest:
-        """The requests of the claim and the constraints between its devices."""
+        """The claim's requests and constraints, without its state."""
         return DeviceClaimRequest(self.needs, self.constraints)
 
     @property
     def queue_amounts(self) -> Mapping[str, int]:
-        """The amounts that the claim adds to its queue's usage."""
+        """The usage that the claim adds to its queue, keyed by `deviceclass/…` resource."""
         return total(need.queue_amounts for need in self.needs)
 
 
@@ -295,7 +295,7 @@ class DeviceClaim:
 class DeviceClass:
     """A DeviceClass and the CEL expressions that all its devices match.
 
-    `config` holds the driver configurations for every allocated device of the class, as JSON.
+    `config` holds the driver configurations of the class, as JSON; allocations include them.
     """
 
     name: str
@@ -306,7 +306,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """The devices that a plan allocates to a claim; empty if the claim is already allocated."""
+    """The devices that a plan allocates to a claim; none if the claim already has an allocation."""
 
     claim: str
     devices: tuple[tuple[str, DeviceId], ...] = ()
@@ -314,7 +314,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True)
 class Devices:
-    """All devices that can be requested, the ResourceClaims and the DeviceClasses.
+    """All devices of the cluster, with the ResourceClaims and the DeviceClasses.
 
     Attributes
     ----------
@@ -323,9 +323,9 @@ class Devices:
     classes
         DeviceClasses by name.
     on_node
-        Devices by node name, in order; a node without devices is missing.
+        The devices of each node, in order; nodes without devices are absent.
     elsewhere
-        Devices that do not belong to a single node, in order; only other schedulers allocate them.
+        Devices that do not belong to a single node, in order; optsched does not allocate them.
     in_flux
         Names of nodes with an incomplete ResourceSlice pool; "" stands for a pool that spans
         several nodes.
@@ -352,7 +352,10 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims whose users have all ended; `ended` holds task keys."""
+        """Return the keys of the claims that no task uses any more; `ended` holds task keys.
+
+        `residents` are the tasks on nodes, including those in `ended`.
+        """
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -368,7 +371,7 @@ class Devices:
         )
 
     def release_claims(self, keys: Collection[str]) -> Devices:
-        """Return a copy in which the claims in `keys` are neither allocated nor reserved."""
+        """Return a copy in which the claims with these keys are neither allocated nor reserved."""
         if not keys:
             return self
         claims = {
@@ -378,7 +381,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return the reason that no node can satisfy a request; empty if some node may do so."""
+        """Return the reason that no node can satisfy a request; empty if some node might."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -437,12 +440,12 @@ class Devices:
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
-        """Return the usable devices of a node for a request, and the number of devices required.
+        """Return a node's devices that a request can get, and the number of devices that it needs.
 
-        Devices are given as indices into `on_node[node]`. If evaluating a selector fails on any
-        device, no device is usable, because Kubernetes then rejects the node too. If the request is
-        for all devices, the required number includes matching devices that cannot be allocated, so
-        the usable devices do not suffice.
+        Devices are given as indices into `on_node[node]`. If the evaluation of a selector fails on
+        any device, the request can get none, because Kubernetes rejects the node in this case. A
+        request for all devices also needs the matching devices that cannot be allocated; if there
+        are any, it cannot be satisfied on the node.
         """
         devices = self.on_node.get(node, ())
         try:
@@ -461,7 +464,7 @@ _ELSEWHERE = "some of which do not belong to one node and are left to other sche
 
 
 def _find_blocker(device: PooledDevice, need: DeviceNeed) -> str:
-    """Return why a matching device cannot be allocated to a request; empty if it can."""
+    """Return the reason that a matching device cannot be allocated to a request, or ""."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"
@@ -475,11 +478,11 @@ def _parse_amount(text: str) -> Quantity:
 
 # --- limits on one session -----------------------------------------------------------------------
 
-_POSTPONED = "are evaluated in a later session, because too many or too long selectors wait"
+_POSTPONED = "are evaluated in a later session, because this session's limit is reached"
 
 
 def too_many_choices(request: DeviceClaimRequest) -> str:
-    """Return an error message if a claim has more than `MOST_CHOICES` choices, else ""."""
+    """Return an error message if a claim's alternatives exceed `MOST_CHOICES`, else ""."""
     num_choices = prod(len(need.variants) for need in request.needs) * len(request.needs)
     if num_choices <= MOST_CHOICES:
         return ""
@@ -492,10 +495,10 @@ def evaluate_selectors(
     """Evaluate the selectors of requests on all devices, up to a maximum number of steps.
 
     Requests whose selectors exceed the limit are added to `postponed`. Devices cache the results,
-    so a later session continues where this one stopped. Namespaces are served round-robin: in each
-    round, every namespace contributes its remaining request with the shortest selectors.
+    so a later session continues where this session stopped. Namespaces take turns: in each round,
+    the remaining request with the shortest selectors of each namespace is evaluated.
 
-    `needs` are (namespace, request) pairs.
+    `needs` holds (namespace, request) pairs.
     """
     all_devices = [*devices.elsewhere, *(d for ds in devices.on_node.values() for d in ds)]
     evaluated: set[str] = set()
@@ -527,7 +530,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Return the requests round-robin over namespaces, shortest selectors first in a namespace."""
+    """Return the requests in evaluation order: in rounds, with one request of each namespace."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

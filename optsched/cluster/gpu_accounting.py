@@ -49,7 +49,7 @@ def milli_on(shape: TaskShape, node: Node | None) -> int:
 
 
 def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
-    """Return a vGPU request in thousandths of a GPU: the larger of core and memory fraction."""
+    """Return a vGPU request in thousandths of a GPU: the larger of its core and memory shares."""
     if not shape.shared_gpus:
         return 0
     devices = () if node is None else node.shared_gpus
@@ -66,11 +66,11 @@ def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
 class GpuBook:
     """The free capacity of each GPU of a node, in thousandths of a GPU.
 
-    Scheduler plugins only check that requests fit; the Kubernetes device plugin picks the GPUs.
-    This class assumes that it picks the fullest GPU with enough free capacity for a GPU share, and
-    the lowest-numbered free GPUs for whole GPUs.
+    Scheduler plugins only check that requests fit; the device plugin on the node picks the GPUs.
+    This class assumes that the device plugin picks the GPU with the least sufficient free capacity
+    for a GPU share, and the lowest-numbered unused GPUs for whole GPUs.
 
-    `is_plain` means that all GPUs of the node belong to the resource that supports GPU shares.
+    `is_plain` is true if all GPUs of the node belong to the resource that supports GPU shares.
     """
 
     def __init__(self, node: Node) -> None:
@@ -81,8 +81,8 @@ class GpuBook:
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
         """Allocate GPUs to a task and return their indices.
 
-        If too few GPUs are free, fewer GPUs than requested are returned, possibly none, even if
-        moving GPU shares between GPUs would make the request fit.
+        If too few GPUs are free, fewer GPUs than requested are returned, possibly none. GPU shares
+        of other tasks are not moved to make a request fit.
         """
         if shared_gpus:
             indices = self._indices
@@ -102,7 +102,10 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks: one task at a time, or jointly if a task does not fit."""
+        """Return the GPUs for each task; the free capacity does not change.
+
+        GPUs are assigned to one task after the other, or jointly if some task then does not fit.
+        """
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -125,7 +128,7 @@ class GpuBook:
         shared_gpus: Sequence[GpuShare],
         sign: int = 1,
     ) -> None:
-        """Subtract a task from its GPUs' free capacity; `sign` -1 adds it back."""
+        """Subtract a task's usage from the free capacity of its GPUs; `sign` -1 adds it back."""
         if not shared_gpus:
             each = sign * _gpu_milli_each(shape)
             for i in gpus:
@@ -134,19 +137,19 @@ class GpuBook:
     def release(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Free the GPUs that a task occupies."""
+        """Add a task's usage back to the free capacity of its GPUs."""
         self.occupy(shape, gpus, shared_gpus, -1)
 
 
 def _gpu_milli_each(shape: TaskShape) -> int:
-    """Return how many thousandths of each of its GPUs a task occupies."""
+    """Return the usage of a task on each of its GPUs, in thousandths of a GPU."""
     return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
 
 
 def _find_joint_allocation(
     shapes: Sequence[TaskShape], free: Sequence[int]
 ) -> list[tuple[int, ...]] | None:
-    """Return GPUs for each task in the given order, or None if the tasks do not all fit."""
+    """Return the GPU indices for each task, or None if the tasks do not all fit together."""
     if not shapes:
         return []
     shape, *rest = shapes
@@ -154,7 +157,8 @@ def _find_joint_allocation(
     fitting = sorted((idle, i) for i, idle in enumerate(free) if idle >= each)
     if len(fitting) < number:
         return None
-    # GPUs with equal free capacity are interchangeable. Whole-GPU requests take unused GPUs.
+    # GPUs with equal free capacity are interchangeable, so one of them is tried. Requests for
+    # several whole GPUs only fit on unused GPUs, which are all interchangeable.
     subsets = [fitting[:number]]
     if number == 1:
         subsets = [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

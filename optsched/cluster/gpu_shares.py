@@ -1,4 +1,4 @@
-"""GPUs and NPUs that tasks share by memory and cores, as their device plugin registers them."""
+"""GPUs and NPUs that tasks share by memory and cores, as registered by their device plugins."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import NamedTuple
 from optsched.units.digits import is_decimal
 
 NO_LIMIT = 1 << 40
-"""The maximum number of tasks per device, if the device plugin sets no maximum."""
+"""Stands for an unlimited number of tasks per device."""
 
 ALL_CORES = 100
 
 NVIDIA = "NVIDIA"
-"""The family name of vGPUs. GPUs shared by memory have an empty family name, and NPUs have the name
-of their chip.
-"""
+"""The value of `SharedGpu.family` for vGPUs."""
 
 _MOST_DIGITS = 6
 
 
 class Instance(NamedTuple):
-    """Equal MIG slices of a GPU: profile name, memory per slice and number of slices."""
+    """The MIG slices of one profile: the profile's name, memory per slice, number of slices."""
 
     name: str
     memory: int
@@ -36,10 +34,10 @@ class Geometry:
     instances: tuple[Instance, ...]
 
     def locate_slice(self, text: str) -> tuple[int, int] | None:
-        """Return the profile index of a slice and the slice's index within that profile.
+        """Return the index of a slice's profile, and the slice's index within this profile.
 
-        `text` is the slice's position, a decimal number. Returns None if no slice has this
-        position.
+        `text` is the slice's position in the geometry, a decimal number. Returns None if no slice
+        has this position.
         """
         if not is_decimal(text, _MOST_DIGITS):
             return None
@@ -51,12 +49,12 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """Return the position of a slice, counted over all profiles in order."""
+        """Return the position in the geometry of slice `number` of profile `kind`."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 
 class Template(NamedTuple):
-    """A vNPU template of a chip: its name and memory."""
+    """A vNPU template of an NPU chip type: its name and memory."""
 
     name: str
     memory: int
@@ -64,7 +62,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """An NPU chip type; its devices are shared by templates, or used only as whole devices.
+    """An NPU chip type; without templates, its devices are only used whole.
 
     Attributes
     ----------
@@ -85,10 +83,10 @@ class Chip:
     templates: tuple[Template, ...]
 
     def cut(self, memory: int) -> Template | None:
-        """Return the smallest template that serves a memory request.
+        """Return the smallest template with at least the requested memory.
 
-        A template with an empty name means the whole device. Returns None if the request exceeds
-        `capacity`.
+        A template with an empty name stands for the whole device. Returns None if the request
+        exceeds `capacity`.
         """
         for template in self.templates:
             if memory <= template.memory:
@@ -111,7 +109,7 @@ class SharedGpu:
     mode
         How the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing by memory.
     model
-        The device model, for tasks that request a model.
+        The device model, which tasks may request.
     is_healthy
         Whether the device is healthy; an unhealthy device accepts no further tasks.
     geometries
@@ -121,7 +119,7 @@ class SharedGpu:
     chip
         The chip type of an NPU, or None if unknown; an NPU of unknown type is not shared.
     network
-        Number of the network on the node that connects this NPU, or None if it is not reported.
+        Number of the network that connects this NPU to others on the node; None if not reported.
     """
 
     key: str
@@ -137,7 +135,7 @@ class SharedGpu:
 
     @property
     def family(self) -> str:
-        """`NVIDIA` for a vGPU, the chip name for an NPU, empty otherwise."""
+        """`NVIDIA` for a vGPU, the chip name for an NPU, empty for a GPU shared by memory."""
         return self.npu or (NVIDIA if self.mode else "")
 
     @property
@@ -159,8 +157,7 @@ class GpuShareRequest:
     percent
         Percentage of each device's memory.
     cores
-        Percentage of each device's cores; a device of which `ALL_CORES` are requested is not
-        shared.
+        Percentage of each device's cores; a request of `ALL_CORES` gets a device of its own.
     npu
         The chip name of NPUs; empty for vGPUs.
     """
@@ -176,9 +173,9 @@ class GpuShareRequest:
 class GpuShare:
     """The share of one device that a task holds.
 
-    `container` is the container's index among the containers of the pod that request shares.
-    `instance` is a MIG slice (`geometry-position`), an NPU template, or empty. `npu` is the chip
-    name of an NPU, empty for a GPU.
+    `container` is an index into the pod's containers that request shares. `instance` names a MIG
+    slice (`geometry-position`) or an NPU template, or is empty. `npu` is the chip name of an NPU,
+    empty for a GPU.
     """
 
     key: str

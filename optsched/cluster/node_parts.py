@@ -50,7 +50,7 @@ class NumaHold:
     Attributes
     ----------
     key, uid
-        `namespace/name` and UID of the pod. Some agents report only the key or only the UID.
+        `namespace/name` and UID of the pod; one of them is empty if the agent does not report it.
 
     """
 
@@ -66,11 +66,11 @@ class NumaCell:
     Attributes
     ----------
     cpus, gpus
-        Numbers of all CPUs and GPUs of the NUMA node.
+        Total number of CPUs and of GPUs of the NUMA node.
     reserved
-        Number of CPUs reserved for the system, which no container gets exclusively.
+        Number of CPUs that are reserved for the system.
     free_cpus, free_gpus
-        Numbers of CPUs and GPUs that the agent reports as neither reserved nor held by a pod.
+        Number of CPUs and of GPUs that the agent reports as neither reserved nor held by a pod.
 
     """
 
@@ -93,9 +93,9 @@ class Numa:
     cells
         NUMA nodes, sorted by number.
     holds
-        The reported NUMA resources of pods; pods without a report may hold further resources.
+        The NUMA resources of pods that the agent reports; unreported pods may hold more resources.
     problem
-        Why the agent's report cannot be used; empty if it can.
+        The reason that the agent's report is invalid; empty if it is valid.
 
     """
 
@@ -127,7 +127,7 @@ class RequiredData:
 
 @dataclass(frozen=True)
 class Store:
-    """Data on a node: its images as (name, bytes) pairs, and the sorted names of its data sets."""
+    """Data stored on a node: images as (name, bytes) pairs, and the sorted names of data sets."""
 
     images: tuple[tuple[str, int], ...] = ()
     datasets: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """Whether a scheduler may use nodes outside its shard, with the values of Volcano's API."""
+    """How a scheduler uses the node shards; with `hard`, it uses only the nodes of its shard."""
 
     NONE = "none"
     SOFT = "soft"
@@ -155,7 +155,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The nodes assigned to one scheduler, and the nodes that it reports as in use."""
+    """The nodes assigned to one scheduler, and the nodes that this scheduler reports as in use."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -164,14 +164,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """The node shards of a cluster, as one scheduler applies them.
+    """The node shards of a cluster, from the view of one scheduler.
 
     Attributes
     ----------
     name
         Name of this scheduler's shard.
     shards
-        All shards, in name order.
+        All shards of the cluster, sorted by name.
 
     """
 

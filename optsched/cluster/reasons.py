@@ -1,4 +1,4 @@
-"""Reasons why gangs are pending, and validation errors of objects, as a code and a sentence."""
+"""Reasons why gangs are pending, and validation errors of objects, each with code and message."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class ReasonCode(StrEnum):
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons that mean insufficient capacity. A gang's reason may switch between them as pods start
-and end.
+"""The reasons that mean insufficient capacity. As other pods start and end, a gang's reason may
+change from one of them to the other.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason: a code and a sentence with the relevant numbers and names."""
+    """Why a gang or task is pending: a code, and a sentence with the relevant numbers and names."""
 
     code: ReasonCode
     message: str
@@ -67,7 +67,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The code of a validation error; events about the error use the code as their reason."""
+    """The codes of validation errors; an event about an error has its code as reason."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"
@@ -85,7 +85,7 @@ class FlawCode(StrEnum):
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Codes of errors in a single field, which the manifest reader reports with file and line."""
+"""Codes of errors that concern one field; the manifest reader reports their file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Flaw:
     kind, key
         Kind of the object, and its key: `namespace/name`, or the name of a cluster-scoped object.
     message
-        One sentence that describes the flaw.
+        One sentence that describes the error.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
-"""Evicted pods and moved pods; a moved pod's owner recreates it and it starts on another node.
+"""Evicted pods and moved pods. A moved pod is evicted, and its replacement starts on another node.
 
-Between the eviction of a pod and the creation of its replacement, no pod exists that could be
-nominated to a node. An expected task reserves the node's capacity until the replacement exists.
+The owner of a moved pod creates the replacement some time after the eviction. Until then, no pod
+exists that could be nominated to the node, so an expected task reserves the node's capacity.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""Milliseconds after a pod's eviction for which capacity stays reserved for its replacement."""
+"""Milliseconds for which capacity stays reserved for the replacement of an evicted pod."""
 
 _ALONE = "pod:"
-"""Prefix of gang names that stand for bare pods."""
+"""Name prefix of the gangs that consist of a bare pod."""
 
 _MARK = "~"
 """Suffix of the keys of tasks without a pod; Kubernetes object names cannot contain "~"."""
@@ -44,8 +44,8 @@ class Move:
     to
         Name of the node on which capacity is reserved.
     gang, owner, queue
-        Gang, owner and queue of the evicted pod. The replacement has the same gang; the replacement
-        of a bare pod has the same owner.
+        Gang, owner and queue of the evicted pod. Its replacement has the same gang or, if it is a
+        bare pod, the same owner.
     request
         Resource request of the evicted pod.
     at_ms
@@ -67,7 +67,7 @@ class Move:
 
 
 def successor_of(task: Task, to: str) -> Task:
-    """Return the pending task that replaces a moved task, nominated to the node `to`."""
+    """Return the successor of a moved task: a pending task that is nominated to the node `to`."""
     return replace(
         task,
         key=task.key + _MARK,
@@ -85,16 +85,16 @@ def successor_of(task: Task, to: str) -> Task:
 
 
 def is_successor(key: str) -> bool:
-    """Return whether a task key stands for a pod that does not exist yet."""
+    """Return whether the key is that of a successor or expected task, whose pod does not exist."""
     return key.endswith(_MARK)
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot after tasks are evicted and their successors are nominated to nodes.
+    """Return the snapshot after tasks are moved: evicted, and their successors nominated to nodes.
 
-    `places` maps the key of a moved task to the node of its successor.
+    `places` maps the key of each moved task to the node of its successor.
     """
-    # Successors request what their predecessors hold, so victims must not request it as well.
+    # The queue must count each moved task's request once: that of the successor, not of the victim.
     terminating = with_terminating(snapshot, places, still_request=False)
     gangs: list[Gang] = []
     for before, gang in zip(snapshot.gangs, terminating.gangs, strict=True):
@@ -104,7 +104,7 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot with pending tasks nominated; `places` maps task keys to nodes."""
+    """Return the snapshot with the tasks in `places` (task key → node) nominated to their nodes."""
     gangs: list[Gang] = []
     for gang in snapshot.gangs:
         if any(t.key in places for t in gang.tasks):
@@ -128,7 +128,7 @@ def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
 
 
 def read_moves(text: str) -> tuple[Move, ...]:
-    """Parse the moves in an annotation; returns an empty tuple if it cannot be parsed."""
+    """Parse the moves in an annotation value; return an empty tuple if the value is invalid."""
     try:
         listed = json.loads(text)
         return tuple(
@@ -149,7 +149,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
 
 
 def write_moves(moves: Iterable[Move]) -> str:
-    """Encode moves as an annotation value, sorted by task key; empty without moves."""
+    """Encode moves as an annotation value, sorted by task key; no moves give an empty value."""
     listed = [
         {
             "pod": move.task,
@@ -168,16 +168,16 @@ def write_moves(moves: Iterable[Move]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The recorded moves of pods whose replacements still have capacity reserved on nodes.
+    """The recorded moves that still reserve capacity for a replacement pod.
 
     Attributes
     ----------
     snapshot
-        The cluster with capacity reserved for every replacement. A replacement pod that exists is
-        nominated to its node; for one that does not exist yet, an expected task reserves the
-        capacity.
+        The cluster with capacity reserved for every replacement: replacement pods that exist are
+        nominated to their nodes, and expected tasks stand for the others.
     left
-        Maps the key of a gang to its recorded moves whose replacements do not exist yet.
+        Maps the key of the gang for which pods were moved to the moves whose replacement does not
+        exist yet.
 
     """
 
@@ -204,10 +204,10 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return the move records that change if `actions` are executed, as annotations by gang key.
+    """Return the new `MOVES` annotation of each gang whose annotation `actions` change.
 
-    A move is removed from the record once its replacement pod exists, because that pod is then
-    nominated or bound.
+    The result is keyed by gang. A move is removed from the annotation once its replacement pod
+    exists, because this pod is then nominated or bound.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
     gangs = snapshot.gang_by_key
@@ -258,7 +258,7 @@ class _Arrivals:
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Return the node of each replacement pod by task key, and the moves they complete."""
+        """Return the node of each replacement pod (by task key), and the moves with such a pod."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -268,7 +268,7 @@ class _Arrivals:
             waiting = self._waiting.get(recreator, [])
             gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
             if gang is not None and not _is_alone(gang.key):
-                # The capacity stays reserved until the gang runs or all its replacement pods exist.
+                # The moves stay open until the gang runs its minimum or all replacements exist.
                 num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
                 if num_ready < gang.min_member and len(waiting) < len(own_moves):
                     continue
@@ -284,17 +284,17 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Return a key that a moved pod and its replacement share: gang, owner or task key."""
+    """Return a key that is equal for a moved pod and its replacement: gang, owner or task key."""
     return (owner or task) if _is_alone(gang) else gang
 
 
 def _is_alone(gang: str) -> bool:
-    """Return whether a gang key stands for a bare pod."""
+    """Return whether a gang consists of a bare pod, given the gang's key."""
     return gang.partition("/")[2].startswith(_ALONE)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
-    """Return the snapshot with an expected task per move, which reserves the move's capacity."""
+    """Return the snapshot with an expected task for each move, which reserves capacity."""
     if not moves:
         return snapshot
     by_node: dict[str, list[Task]] = {}
@@ -339,13 +339,13 @@ def with_terminating(
 ) -> Snapshot:
     """Return the snapshot in which the tasks in `tasks` (keys) are evicted and terminate.
 
-    With `still_request`, the queue of an evicted task still requests the resources that the task
-    holds (`Task.is_victim`). Otherwise other tasks, such as replacements, must request them.
-    Unchanged objects are shared with `snapshot`.
+    If `still_request` is true, the requests of the evicted tasks still count for their queues
+    (`Task.is_victim`). If it is false, the requests of other tasks, such as replacements, count
+    instead. Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot
-    # A task must be the same object in its gang and on its node, before and after its eviction.
+    # A task is one object that its gang and its node share, so the evicted task must be one too.
     marked: dict[int, Task] = {}
     nodes: list[Node] = []
     for node in snapshot.nodes:
@@ -361,9 +361,9 @@ def with_terminating(
 def _mark_terminating(
     tasks: tuple[Task, ...], keys: Collection[str], marked: dict[int, Task], *, is_victim: bool
 ) -> tuple[Task, ...]:
-    """Return the tasks with those in `keys` evicted, or `tasks` itself if `keys` names none.
+    """Return the tasks, those in `keys` as evicted; the same tuple if none of them is in `keys`.
 
-    `marked` maps the id of an original task object to the evicted task.
+    `marked` maps the `id()` of each original task to its evicted copy.
     """
     if not any(task.key in keys for task in tasks):
         return tasks
@@ -379,7 +379,7 @@ def _mark_terminating(
 
 
 def read_evicted(text: str) -> dict[str, str]:
-    """Parse the evicted pods in a PodGroup annotation; returns pod UIDs keyed by pod name."""
+    """Parse the `EVICTED` annotation of a PodGroup; return pod UIDs keyed by pod name."""
     pairs = (entry.partition("=") for entry in text.split())
     return {name: uid for name, _, uid in pairs}
 
@@ -387,9 +387,9 @@ def read_evicted(text: str) -> dict[str, str]:
 def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
     """Return a gang's terminating tasks that still count against the quota of their queue.
 
-    A deleted pod runs until its grace period ends, and the user who deletes it chooses that period.
-    Until then, hard limits include the pod, as in a ResourceQuota. Hard limits exclude pods that a
-    scheduler evicted, because their capacity is meant for their preemptors.
+    A pod that a user deletes may run until its grace period ends, and the user chooses this period.
+    It therefore counts until it has ended, as in a ResourceQuota. Pods that a scheduler evicted do
+    not count, because their capacity is meant for the preemptors.
     """
     found = [
         task

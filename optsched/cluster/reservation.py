@@ -1,7 +1,7 @@
 """Capacity reservations for gangs, and expected end times of running tasks.
 
-A gang that has waited too long and cannot start now gets a reservation. Another gang may use the
-reserved capacity if it ends before the reservation begins (backfill).
+A gang that has waited too long and cannot start now gets a reservation of future capacity. Another
+gang may use this capacity if the other gang ends before the reservation begins (backfill).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
-    """Return the shorter of the task's and the gang's run time estimates; 0 without an estimate."""
+    """Return the shorter run time estimate of task and gang in ms; 0 if neither has an estimate."""
     estimates = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
     return min(filter(None, estimates), default=0)
 
 
 def gang_estimate_ms(gang: Gang) -> int:
-    """Return a PodGroup's run time estimate; 0 if the annotation is missing or invalid."""
+    """Return a PodGroup's run time estimate in ms; 0 if the annotation is missing or invalid."""
     text = gang.annotations.get(RUNNING_ESTIMATE)
     return 0 if text is None else _read_ms(text)
 
@@ -41,11 +41,11 @@ def _read_ms(text: str) -> int:
 
 
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
-    """Return the expected end time of a task on a node, or None without an estimate.
+    """Return the expected end time of a task on a node in epoch ms, or None without an estimate.
 
-    If a task exceeds its estimate, the estimate is doubled until the end is after `now_ms`.
-    Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also correct estimates in steps. A task with an
-    unknown start time is assumed to start at `now_ms`.
+    If a task has exceeded its estimate, the estimate is doubled until the end is after `now_ms`;
+    Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also increase exceeded estimates step by step.
+    A task with an unknown start time is assumed to start at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:
@@ -68,17 +68,17 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    The result contains ~i instead of i if the gang may start before reservation i because its queue
-    is entitled to the capacity (`CapacityReservation.entitled`). The gang must then respect only
-    the `entitlements` of reservation i.
-
-    A gang must respect a reservation if all of these hold: the reservation precedes the gang's own
-    reservation, it belongs to a gang of at least the same priority, it reserves capacity, and it
+    A gang must respect reservation i if all of these hold: the reservation precedes the gang's own
+    reservation, it belongs to a gang with at least the same priority, it reserves capacity, and it
     begins before the gang ends.
 
-    A gang that runs below its minimum respects no reservation, because the capacity it holds is
-    useless until its minimum runs. Neither does a gang with nominated nodes, because reservations
-    exclude nominated capacity.
+    If the gang's queue is entitled to the reserved capacity (`CapacityReservation.entitled`), the
+    gang may start before reservation i and must respect only the reservation's `entitlements`. The
+    result then contains ~i instead of i.
+
+    A gang with fewer running pods than its minimum respects no reservation, because the capacity
+    that it holds is useless until its minimum runs. A gang with nominated nodes respects none
+    either, because reservations exclude nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not reservations or not waiting or any(t.nominated_node for t in waiting):
