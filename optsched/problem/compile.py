@@ -128,7 +128,7 @@ def _plain_rows(
     """Return gang rows in which the terms of other pods do not separate equal tasks.
 
     The second value is the index (G,) of each row among the rows of the previous problem, or -1 for
-    a new row. It is None if the indices are unknown.
+    a new row. The second value is None if the indices are unknown.
     """
     rows = () if previous is None else previous.plain_rows
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations

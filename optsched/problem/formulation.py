@@ -1,8 +1,8 @@
 """The aggregated model of a session: how many gangs and tasks of each class start.
 
 The aggregated model does not depend on nodes. Plugins add rows to it. It has one supply row per
-task class, to which an engine adds supply variables, either for single nodes or for configurations
-of node classes.
+task class. An engine adds supply variables to this row, for single nodes or for configurations of
+node classes.
 
 Gangs of equal gang shape, queue and tier form a gang class h with multiplicity m[h]. The variables
 are:
@@ -13,7 +13,8 @@ are:
 
 The totals can always be split among single gangs by distributing the placed tasks round-robin over
 the started gangs. Over any run of consecutive entries, the task counts of two gangs then differ by
-at most one. So if the gangs reach a minimum over a run on average, every gang reaches it.
+at most one. So if the gangs' average count over a run reaches a minimum, every gang's count reaches
+it.
 """
 
 from __future__ import annotations

@@ -56,12 +56,13 @@ def priority_tiers(
     Broken gangs are most urgent: they have fewer bound tasks than their minimum, so the bound tasks
     cannot work. Next come the `heads`, the gangs whose reservation has begun, in the order of their
     reservations. The first head has a tier of its own, so that no combination of other gangs
-    outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then all others.
+    outweighs this head. Gangs that have waited longer than `starvation_after_ms` follow, then all
+    others.
 
     `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
-    gang's queue and takes precedence; None means that all queues have equal priority. In a queue
-    with strict order, waiting time starts when the gang is created, so that tiers follow the
-    queue's order.
+    gang's queue and takes precedence over `priority`; None means that all queues have equal
+    priority. In a queue with strict order, waiting time starts when the gang is created, so that
+    tiers follow the queue's order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

@@ -89,7 +89,7 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """The nodes (N,) sorted by domain, and the begin and end (D,) of each domain's nodes."""
+        """The nodes (N,) sorted by domain, and the start and end (D,) of each domain's nodes."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
@@ -102,7 +102,7 @@ class Forest:
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """Return the lowest domain that contains all `nodes` (m,), or NOWHERE if there are none."""
+        """Return the lowest domain that contains all `nodes` (m,); NOWHERE if `nodes` is empty."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]

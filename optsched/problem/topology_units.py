@@ -33,8 +33,8 @@ class Units:
     bounds
         (U,) topology bound of each unit.
     task, unit_of
-        (k,) pairs of a pending task and a unit that contains it. A task can be in two units: its
-        gang and its subgroup.
+        (k,) pairs of a pending task and a unit that contains it. A task can belong to two units:
+        its gang and its subgroup.
 
     """
 

@@ -1,6 +1,6 @@
 """A level model over node classes that starts gangs by moving as few running tasks as possible.
 
-In the what-if problem, every movable task is pending: it may stay on its present node or move to
+In the what-if problem, every movable task is pending. It may stay on its present node or move to
 another node. Tasks that stay form separate task classes that fit only the present node. A node
 keeps at most its present tasks.
 """
@@ -134,8 +134,8 @@ def encode(
 ) -> Encoded:
     """Encode a what-if problem as a level model.
 
-    `levels` holds pairs of a level and its present value. At most `most_moves` tasks move; 0 means
-    no limit.
+    `levels` holds (level, present value of the level) pairs. At most `most_moves` tasks move; 0
+    means no limit.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -150,7 +150,7 @@ def encode(
     hint = incumbent_values(form, what.base)
     hint[stay] = what.movables.count
     _minimum_rows(form, what, hint)
-    # Placed tasks stay placed; tasks are added only for requesting gangs.
+    # Placed tasks stay placed; only requesting gangs get additional tasks.
     lower, upper = form.model.bounds
     gangs, starts = form.gangs, form.start >= 0
     asks = what.requesting[gangs.members[gangs.member_start[:-1]]]

@@ -83,8 +83,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of the mask `may`, on the most promising nodes.
 
-    A node is more promising if it lacks less capacity for a task of the requesting gangs. Nodes
-    that already fit such a task come last.
+    A node is more promising if it lacks less capacity for a task of the requesting gangs. Nodes on
+    which such a task already fits come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -229,8 +229,8 @@ def _build_movable_gang(
 ) -> MovableGang:
     """Return how many tasks a gang can lose, in total and by role.
 
-    `kinds_of` holds the gang (M,) and the role (M,) of each kind. `num_mine` is the number of the
-    gang's movable tasks.
+    `kinds_of` holds the gang (M,) and the role (M,) of each kind. `num_mine` is the number of
+    movable tasks of the gang.
     """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
@@ -249,7 +249,7 @@ def _build_movable_gang(
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
     """Return a mask (V',) of the movable tasks whose allowed nodes depend on other tasks.
 
-    This includes tasks that affinity or spread terms of other tasks select.
+    The mask includes tasks that affinity or spread terms of other tasks select.
     """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

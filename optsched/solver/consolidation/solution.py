@@ -51,7 +51,8 @@ def read_solution(
     """
     assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
-    # Rank movable tasks by priority, lost work and age; rank 0 is the cheapest to move.
+    # Rank movable tasks by priority, lost work and age; the task with rank 0 is the cheapest to
+    # move.
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)

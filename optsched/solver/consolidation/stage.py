@@ -1,7 +1,7 @@
 """Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
 The search treats all gangs of one priority together, starting with the highest priority. Gangs that
-are placed without moves stay placed, but may get other nodes, because they do not run yet.
+are placed without moves stay placed. They may get other nodes, because their pods do not run yet.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ABOVE = ("guarantee", "admission")
 MOST_MOVABLE = 4000
 """Maximum number of movable tasks in a what-if problem.
 
-If more tasks could move, those on the most promising nodes are selected.
+If more tasks could move, the tasks on the most promising nodes are selected.
 """
 
 _TRIES = 4
@@ -70,7 +70,7 @@ Each attempt excludes the tasks that could not restart in the previous attempt.
 
 @dataclass(frozen=True, eq=False)
 class MoveSearchSettings:
-    """The solver and the limits of the search for moves.
+    """The solver for moves, and the limits of the search.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class MoveSearchSettings:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """The tasks that move, their new nodes, and the gangs that start as a result.
+    """The tasks that move, their new nodes, and the gangs that start because of the moves.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ def consolidate(
 
 
 class _PriorityPass:
-    """A search for moves that start the pending gangs of one priority."""
+    """A search for moves that let pending gangs of one priority start."""
 
     def __init__(
         self, problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
@@ -191,9 +191,9 @@ class _PriorityPass:
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
         """Return the moves for the requesting gangs, or no moves if none of them could start.
 
-        The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. The second model takes longer and may reach the time limit, because each
-        moved gang affects many nodes.
+        The first model moves only surplus tasks, and the only running task of a gang. The second
+        model also moves entire gangs. The second model takes longer and may reach the time limit,
+        because each moved gang affects many nodes.
         """
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
@@ -270,7 +270,8 @@ class _PriorityPass:
                 bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
-            # If a gang loses movable tasks, its other tasks may no longer be movable: build again.
+            # If a gang loses movable tasks, its other tasks may not be movable any more. So build
+            # the problem again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""The limit below which sums of integers are exact in floating-point numbers."""
+"""Sums of integers below this limit are exact in floating-point numbers."""
 
 
 class NumbersTooLarge(Exception):
-    """Raised if the sum of a row could overflow the integers of CP-SAT."""
+    """Raised if the sum of a row could overflow the 64-bit integers of CP-SAT."""
 
 
 class SolveOutcome(Enum):
-    """The status with which a CP-SAT call ends."""
+    """How a CP-SAT call ended."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -42,7 +42,7 @@ class Effort:
     """The limits of one CP-SAT call.
 
     Without `seconds`, the call has no time limit. The call may stop at a solution within the
-    relative gap `gap`; if `gap` is None, it must prove the optimum.
+    relative gap `gap`; if `gap` is None, the call must prove the optimum.
     """
 
     seconds: float | None
@@ -189,7 +189,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-T
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """Report a bound if it is better than the last one; called by CP-SAT."""
+        """Report a bound if it is better than the previous bound; called by CP-SAT."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -212,7 +212,7 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """Return the values of all variables, given those of the free variables."""
+        """Return the values of all variables, given the values of the free variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
@@ -260,7 +260,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add the rows, except those that the bounds of the variables already imply."""
+    """Add all rows that are not already implied by the bounds of the variables."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]

@@ -43,7 +43,7 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes, and the task classes that may run on the nodes of each class.
+    """Node classes, and the task classes that may run on nodes of each class.
 
     A configuration is a multiset of tasks that fits one node.
 
@@ -163,7 +163,7 @@ class Limits:
     num_engines: int = 1
 
     def cap_budget(self, left_ms: int | None) -> Limits:
-        """Return these limits with a budget of at most `left_ms`; None does not change them."""
+        """Return these limits with a budget of at most `left_ms`; None leaves them unchanged."""
         if left_ms is None:
             return self
         return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))

@@ -45,7 +45,7 @@ MOST_STEPS = 50_000
 WHOLE = 1e-6
 
 _LARGE = 2.0**60
-"""The limit above which sums may overflow 64-bit integers."""
+"""Sums above this limit may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
 """If at least this many variables are free, the linear relaxation is solved before CP-SAT."""
@@ -81,7 +81,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """Measures the remaining budget; without a budget, it does not read the system clock."""
+    """Measures the remaining budget; reads the system clock only if there is a budget."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -134,7 +134,7 @@ def solve_levels(
     now
         A monotonic clock in seconds, which is not read if `limits.budget_ms` is None.
     on_step
-        Receives all progress. Solver threads may call it, one call at a time.
+        Receives all progress. Solver threads may call `on_step`, one call at a time.
 
     Raises
     ------
@@ -216,7 +216,7 @@ class _LevelSearch:
         return OUT_OF_WORK if self.limits.budget_ms is None else OUT_OF_TIME
 
     def known_bound(self, objective: Objective) -> int | None:
-        """Return the known upper bound on the expression to maximise, or None.
+        """Return the known upper bound on the expression to maximise, or None if there is none.
 
         It is the smaller of the bound that the variable bounds imply and the bound of an earlier
         search. If the incumbent's value equals the known bound, no solve is needed.
@@ -321,7 +321,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """Return the maximum of an expression within the variable bounds, or None on overflow."""
+    """Return the largest value of an expression within the variable bounds, or None on overflow."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -367,8 +367,8 @@ class _DirectSearch(_LevelSearch):
         for upper, share, work in self._plan_searches(level, values, complete):
             if self._is_level_finished(value, bound):
                 break
-            # Later levels need time, so a level of a large model stops once it is close to its
-            # bound.
+            # Later levels need time too, so a level of a large model stops once its value is close
+            # to its bound.
             if (
                 self.clock.remaining_s is not None
                 and None not in (value, bound)
@@ -403,9 +403,9 @@ class _DirectSearch(_LevelSearch):
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Yield the upper bounds, fraction of the time and deterministic seconds of each search.
 
-        The first search allows only placements near the optimum of the relaxation. For a large
-        model, each of the following searches also allows all placements on some nodes. The last
-        search allows all placements.
+        The first search allows only placements near the relaxation's optimum. For a large model,
+        each of the following searches also allows all placements on some nodes. The last search
+        allows all placements.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -430,7 +430,7 @@ class _DirectSearch(_LevelSearch):
         for _ in range(MOST_ROUNDS_OF_NODES):
             apart = np.abs(values[there] - self._hint[there])
             differs = np.bincount(node_of, apart)
-            # The random term varies the order of nodes that differ equally.
+            # The random term varies the order of nodes with equal differences.
             weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
             order = np.argsort(-weight, kind="stable")
             free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
@@ -475,7 +475,7 @@ class _DirectSearch(_LevelSearch):
         if vertex is None:
             return None, bound
         # The relaxation satisfies rows only up to a tolerance, so its bound may be wrong. Ignore a
-        # bound below a value that a solution has reached.
+        # bound that contradicts the value of a known solution.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -485,9 +485,9 @@ class _DirectSearch(_LevelSearch):
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
         """Return upper bounds (variables,) that restrict tasks to the nodes of known solutions.
 
-        A node may get tasks of a class only if the relaxation's optimum or the incumbent places
-        such tasks there. Gangs that only later levels count are excluded. Variables in the mask
-        `free` keep their bounds.
+        Tasks of a class may be placed on a node only if the relaxation's optimum or the incumbent
+        places such tasks there. Gangs that only later levels count are excluded. Variables in the
+        mask `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -520,8 +520,9 @@ class _DirectSearch(_LevelSearch):
     ) -> tuple[int | None, int | None]:
         """Run one search; return the best value and the best bound so far.
 
-        `known` holds the value and the bound before the search. `within` holds upper bounds of the
-        variables, the fraction of the remaining time, and the deterministic seconds.
+        `known` holds the value and the bound before the search. `within` holds the upper bounds of
+        the variables, the fraction of the remaining time to use, and the limit in deterministic
+        seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -551,7 +552,7 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Return whether every solution stays valid if the gangs of the mask `later` are removed.
+    """Return whether every solution stays valid without the gangs in the mask `later`.
 
     A row that contains only variables of these gangs must hold if all these variables are 0. In all
     other rows, these gangs may only consume capacity.
@@ -579,7 +580,7 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.outcome is SolveOutcome.OPTIMAL:
         return result.value
-    # The model requires at least the value `known`. If the model is infeasible, no better solution
+    # The model requires a value of at least `known`. If the model is infeasible, no better solution
     # exists.
     return known if result.outcome is SolveOutcome.INFEASIBLE else result.bound
 
@@ -669,10 +670,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations as long as they improve the relaxation.
+        """Add configurations while they improve the relaxation.
 
-        Returns the proof of the best bound and the last optimum of the relaxation. Both are None if
-        the relaxation was not solved.
+        Returns the proof of the best bound, and the optimum of the last relaxation. Both are None
+        if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -779,7 +780,7 @@ class _ConfigurationSearch(_LevelSearch):
             return value
         num, solution = len(self.model.lower), self.best.solution
         rows = self._master.integer_rows()
-        # One row per group of `kin` fixes the group's sum.
+        # One row per group in `kin` fixes the sum of the group's variables.
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
         sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
@@ -845,7 +846,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> SolveOutcome:
-        """Run CP-SAT, make a solution the incumbent, and return the status.
+        """Run CP-SAT, make any solution found the incumbent, and return the status.
 
         `within` holds lower bounds, upper bounds and a hint.
         """

@@ -1,6 +1,6 @@
 """The linear relaxation over the known configurations, and the bound that it proves.
 
-Any row prices prove an upper bound on the objective (Lagrangian relaxation): violating a row costs
+Any row prices prove an upper bound on the objective (Lagrangian relaxation): a violated row costs
 its price instead of being forbidden. The prices are the dual values of the linear program, rounded
 to integers. All sums are exact integers, so floating-point errors cannot invalidate the bound.
 """
@@ -54,7 +54,7 @@ class Relaxed:
 class Master:
     """The relaxed master problem, to which configurations and rows are added between solves.
 
-    Each solve starts from the basis of the previous one.
+    Each solve starts from the basis of the previous solve.
     """
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
@@ -94,7 +94,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False if it is empty or known."""
+        """Add a configuration (C,) of a node class; return False if it is empty or not new."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -203,7 +203,7 @@ def _numbers(values: Sequence[float]) -> F64:
 class RowPrices:
     """Integer row prices: dual values times `scale`, with signs that the row bounds allow.
 
-    Only the prices of supply rows are certain to fit in 64-bit integers.
+    Only the prices of supply rows are guaranteed to fit in 64-bit integers.
     """
 
     prices: list[int]

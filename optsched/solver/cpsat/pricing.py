@@ -22,7 +22,7 @@ MOST_CELLS = 3_000_000
 """Maximum total number of cells of all tables; pricing with larger tables is too slow."""
 
 MOST_BITS = 1 << 22
-"""Maximum capacity of a resource after division by the greatest common divisor of requests."""
+"""Maximum capacity of a resource, divided by the greatest common divisor of the requests."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct idle capacities"
@@ -67,7 +67,7 @@ def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """The sums of requests of one resource, up to the largest capacity of a node.
+    """All possible sums of requests for one resource, up to the largest capacity of a node.
 
     Attributes
     ----------
@@ -134,8 +134,8 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 class _Table:
     """The best value for each capacity, and the class of the first task placed to reach it.
 
-    The class is -1 (no task is placed) if the next lower level of the first axis has the same best
-    value.
+    The class is -1 (no task is placed) if the next lower capacity on the first axis has the same
+    best value.
     """
 
     worth: I64
@@ -149,8 +149,8 @@ class _Group:
         self.node_classes = node_classes
         self.classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. Such a resource always
-        # exists: `pods`, or the resource that makes `pods` redundant.
+        # The table is filled along the axis of a resource that every task requests. Such a resource
+        # always exists: `pods`, or the resource that makes `pods` redundant.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -207,9 +207,9 @@ class _Group:
     def near(
         self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return all maximal configurations with a value of at least `least`.
+        """Return all maximal configurations of a node class with a value of at least `least`.
 
-        A configuration is maximal if no task can be added. Each configuration is an array with the
+        A configuration is maximal if no further task fits. Each configuration is an array with the
         number of tasks per task class of the group. Returns None if the search exceeds `most_steps`
         steps.
         """
@@ -296,7 +296,7 @@ class Pricer:
     ) -> list[I64] | None:
         """Return the maximal configurations (C,) of a node class with a value of at least `least`.
 
-        No task can be added to a maximal configuration. Returns None if the search exceeds
+        No further task fits into a maximal configuration. Returns None if the search exceeds
         `most_steps` steps.
         """
         number = int(self._group_of[node_class])
@@ -336,7 +336,7 @@ class Priced:
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
-    """Yield the node classes of each table, and the task classes that they allow."""
+    """Yield the node classes of each table, and the task classes that these node classes allow."""
     by_mask: dict[bytes, list[int]] = {}
     for k, mask in enumerate(np.packbits(allowed, axis=1)):
         by_mask.setdefault(mask.tobytes(), []).append(k)

@@ -45,8 +45,8 @@ class Solved:
     Attributes
     ----------
     updates
-        One update per level that the solver reached. If a watched solve is stopped, the last update
-        may belong to an unfinished level.
+        One update per level that the solver reached. If a solve with progress reports is stopped,
+        the last update may belong to an unfinished level.
     stopped
         The reason why the solve ended.
 
@@ -133,7 +133,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded the solver; return False after `seconds`."""
+        """Wait until the process has loaded the solver; return False on timeout (`seconds`)."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:

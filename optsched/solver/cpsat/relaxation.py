@@ -1,7 +1,7 @@
 """The linear relaxation of a complete level model, and the bounds that it proves.
 
-The simplex basis is kept from level to level, so a new row or objective costs only a few simplex
-steps. The row prices prove a bound on the objective (Lagrangian relaxation). As in
+The simplex basis is kept from one level to the next, so a new row or objective costs only a few
+simplex steps. The row prices prove a bound on the objective (Lagrangian relaxation). As in
 `master_problem`, prices are rounded and summed as integers, so floating-point errors cannot
 invalidate the bound.
 """

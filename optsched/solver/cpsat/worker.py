@@ -1,9 +1,9 @@
 """The solver process, started by `python -m optsched.solver.cpsat.worker FD`.
 
-The process reads (model, limits, is_watched) tuples or other work from a connection. It sends an
-update for each level and, if the solve is watched, progress within levels. The last message of a
-solve is the reason why the solve ended. The parent sends None to check whether the process is
-ready.
+The process reads work from a connection, for example (model, limits, is_watched) tuples. The
+process sends an update for each level and, if the solve is watched, progress within levels. The
+last message of a solve is the reason why the solve ended. The parent sends None to check whether
+the process is ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""Maximum number of updates with the same solution that are collected before they are sent."""
+"""Maximum number of updates with the same solution to collect before sending them."""
 
 
 def serve(connection: Connection) -> None:
@@ -49,7 +49,7 @@ def serve(connection: Connection) -> None:
 class _Mail:
     """Groups updates with the same solution so that each solution is sent only once.
 
-    A model may have thousands of levels, most of which do not change the solution.
+    A model may have thousands of levels, and most levels do not change the solution.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -77,14 +77,14 @@ class _Mail:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End the worker process once its parent process has ended, even during a solve."""
+    """End the worker process when its parent process ends, even during a solve."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal; only the parent process handles it.
+    # Ctrl-C reaches every process of a terminal, but only the parent process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Run custom actions in the pipeline: give them a view of the session and apply their proposals.
+"""Run custom actions in the pipeline: show them the session, and apply their proposals.
 
 The proposals for a gang are applied together or not at all. Proposals must satisfy the rules, the
 queue limits and the idle capacity. As in the actions `preempt` and `reclaim`, a task is evicted
@@ -131,7 +131,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Evict the proposed victims and nominate the proposed nodes, or change nothing."""
+        """Evict the proposed victims and nominate the proposed nodes, or change nothing at all."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang):
             return
@@ -183,7 +183,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """Collects proposals by gang and returns messages about invalid ones."""
+    """Collects proposals by gang, and returns a message for each invalid proposal."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Gang classes: groups of gangs that differ, for the pipeline, only in age and name.
+"""Gang classes: groups of gangs that only age and name distinguish for the pipeline.
 
 A result for one gang holds for its whole class until a pod of the class is placed or evicted. If a
 gang failed to start and nothing has changed since, the pipeline skips the other gangs of its class.
@@ -36,7 +36,7 @@ _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 
 
 class _Traits(NamedTuple):
-    """The properties of a gang that rules read in addition to its gang shape."""
+    """The properties of a gang, besides its gang shape, that rules read."""
 
     namespace: str
     queue: str
@@ -111,7 +111,7 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang, so each gang has its own
+        # A custom plugin or an extender may read any field of a gang, so each gang is alone in its
         # class.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
@@ -140,9 +140,9 @@ class GangClasses:
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
-        """Pop gangs from a list until one has no failed class, and return that gang.
+        """Pop gangs from a list until the class of a gang has not failed, and return this gang.
 
-        Returns None if `has_failed` is true for all gangs.
+        Returns None if the classes of all gangs have failed.
         """
         failed, class_of, touched = self._failed_classes(), self.class_of, self._touched
         while gangs:
@@ -184,7 +184,7 @@ class GangClasses:
         return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return one of `gangs` per class, or None if a gang has no class or has changed."""
+        """Return one of `gangs` per class, or None if a gang is `ALONE` or has changed."""
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (self._numbers[gangs] == ALONE).any():
             return None

@@ -1,8 +1,8 @@
 """The actions `gangpreempt` and `gangreclaim` of policies without a solver.
 
-As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), they search for a network domain
-in which victims release enough capacity for a gang's minimum. They evict surplus tasks of gangs
-first, and entire gangs last.
+As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), the actions search for a network
+domain in which victims release enough capacity for a gang's minimum. The actions evict surplus
+tasks of gangs first, and entire gangs last.
 
 Three rules differ from Volcano: a gang that loses tasks keeps its minimum or is evicted entirely;
 victims that are not needed keep running; nominations stay valid in later sessions.
@@ -47,7 +47,7 @@ class GangPreemptionOptions:
 class GangPreemption:
     """Preempts running tasks for starving gangs, one gang at a time.
 
-    The nodes of evicted tasks are nominated for the gang.
+    Nodes of evicted tasks are nominated for the gang.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield tasks to evict together: single surplus tasks first, then entire gangs."""
+        """Yield lists of tasks to evict together: single surplus tasks first, then entire gangs."""
         plugins = self._evicting.plugins
         task_class = self._placing.class_of(gang, self._evicting.entries(gang)[0])
         named = plugins.find_allowed_victims(action, gang, task_class, np.flatnonzero(candidates))
@@ -188,7 +188,7 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its remaining tasks, or None if one of them may not be evicted."""
+        """Return a gang and its remaining tasks, or None if one of these may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
@@ -254,7 +254,7 @@ class GangPreemption:
         """Nominate a node for one more task of a gang that has its minimum; return whether it fits.
 
         Gangs with network domains or subgroups get no node, because only other actions add tasks to
-        them. Nothing changes if no node is nominated.
+        them. Nothing changes if no node can be nominated.
         """
         placing = self._placing
         placing.undo(gang)
@@ -270,7 +270,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Undo evictions that the gang does not need, most important victims first."""
+        """Undo evictions that the gang does not need; the most important victims come first."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.log.keep_running(unit)

@@ -2,7 +2,7 @@
 
 A placement changes few nodes. Each task class has arrays of fits and scores, and a position in the
 log of changed nodes. Reading an array updates only the elements of nodes that changed since the
-last read. If a class fits no node, its scores are never computed.
+last read. If no node fits a task of the class, the scores of the class are never computed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of task classes that no placement changes, shared by the problem's node tables.
+    """Properties of task classes that do not change by placements; the node tables share them.
 
     The problem refers to this object, which refers back only weakly: a reference cycle would stay
     in memory until a full garbage collection.
@@ -163,7 +163,7 @@ _OUTDATED = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """A mask (N,) of the nodes that a gang may use, and a bonus (N,) added to their scores."""
+    """The mask (N,) of the nodes that a gang may use, and a bonus (N,) for their scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
@@ -176,7 +176,7 @@ class NodeView:
 
 
 ALL_NODES = NodeView()
-"""The view without a mask and a bonus."""
+"""The view without mask and bonus."""
 
 
 class NodeTable:
@@ -204,7 +204,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def use_masks_of(self, problem: Problem) -> None:
-        """Use the node masks of another problem, such as the problem without running gangs."""
+        """Use the node masks of another problem, for example the problem without running gangs."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
@@ -237,14 +237,14 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class on each node, read-only.
+        """Return the score (N,) of the next task of a class on each node, as a read-only array.
 
         The score is `NOWHERE` on nodes where the task does not fit.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, regardless of idle capacity.
+        """Return the score (N,) of the next task of a class, whatever capacity is idle.
 
         The score is `NOWHERE` on nodes that the class may not use.
         """
@@ -281,7 +281,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, but not from `idle`."""
+        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, but leave `idle` unchanged."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
@@ -327,7 +327,7 @@ class NodeTable:
         return best[chosen], counts[chosen].astype(np.int64)
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a task class, with fits up to date."""
+        """Return the view of a task class, with up-to-date fits."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = _View(
@@ -358,7 +358,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a task class, with fits and scores up to date."""
+        """Return the view of a task class, with up-to-date fits and scores."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -407,7 +407,7 @@ def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """Return the sum (m,) of all scorers' scores for m nodes."""
+    """Return the sum (m,) of the scores that all scorers give to m nodes."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)

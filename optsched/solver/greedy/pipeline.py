@@ -64,12 +64,12 @@ class GreedyOptions:
         Whether `preempt` selects the node with the cheapest victims instead of the highest score.
     gated
         Whether a gang in phase Pending is placed only after the action `enqueue` admits it, even if
-        its pods exist. If False, Pending gangs are placed too, and no task is evicted.
+        its pods exist. If False, gangs in phase Pending are placed too, and no task is evicted.
     late
-        Starving gangs that are not enqueued. `enqueue` considers them before all other gangs, in
-        this order. If such a gang is refused, but would fit the empty cluster and the capabilities
-        of its queues, its request is reserved. Only the first of these refused gangs gets a
-        reservation, by being recorded as enqueued.
+        Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
+        gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
+        capabilities of its queues, its request is reserved. Only the first of these refused gangs
+        gets a reservation, by being recorded as enqueued.
     proposers
         The custom actions of the policy.
     faults
@@ -198,7 +198,7 @@ class _Pipeline:
         self._enqueued[self._waiting()] = True
 
     def _waiting(self) -> list[int]:
-        """Return the valid gangs in phase Pending whose queues are open."""
+        """Return the valid gangs that are in phase Pending and in an open queue."""
         closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
         return [
             i
@@ -328,7 +328,7 @@ class _Pipeline:
         return False
 
     def find_start(self, gang: int) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts, or None if it cannot start."""
+        """Return the nodes (T,) on which a gang starts, or None if the gang cannot start."""
         if self._plugins.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of
@@ -421,7 +421,7 @@ class _Pipeline:
         self._serve(untried, lambda _: False)
 
     def decisions(self) -> Decisions:
-        """Return the combined decisions of the actions that have run."""
+        """Return the combined decisions of all actions that have run."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

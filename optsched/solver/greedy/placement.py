@@ -60,7 +60,7 @@ class Cursor:
 
 
 class _Step(NamedTuple):
-    """One placement in the undo log: the tasks, the node table and the array of chosen nodes.
+    """One placement in the undo log: its tasks, the node table, and the array of chosen nodes.
 
     `number` is the sum of `counts`.
     """
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Index arrays of a problem as lists, because reading single elements of lists is faster."""
+    """Index arrays of a problem, stored as lists because reading single list elements is faster."""
 
     class_of: list[int]
     start: list[int]
@@ -284,7 +284,7 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts (R,) that a victim on a node releases once it has terminated."""
+        """Add the amounts (R,) that a victim on a node will release to the future idle capacity."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
@@ -292,7 +292,7 @@ class PlacementState:
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Turn the placements since the last commit into nominations and commit them.
+        """Turn all placements since the last commit into nominations, and commit them.
 
         Nominated tasks use the capacity that terminating pods release before they use idle
         capacity.
@@ -315,7 +315,8 @@ class PlacementState:
     def _start_in(self, gang: int, table: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Role minimums come first, because capacity may suffice only for the gang's minimum.
+        # Role minimums come first, because capacity may suffice for no more than the gang's
+        # minimum.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -350,7 +351,7 @@ class PlacementState:
         self.undo_to(gang, 0)
 
     def undo_to(self, gang: int, mark: int) -> None:
-        """Undo placements of a gang until the undo log has length `mark`."""
+        """Undo a gang's latest placements until the undo log has length `mark`."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
             step.answer[step.first : step.first + step.number] = UNPLACED
@@ -415,7 +416,7 @@ class PlacementState:
     def _choose_live(
         self, gang: int, entry: int, table: NodeTable, lens: NodeView
     ) -> tuple[I64, I64]:
-        """Return the best node for one task whose node scores depend on earlier placements.
+        """Return the best node for one task, if node scores depend on earlier placements.
 
         Returns the node and the count 1 as arrays, which are empty if no node fits.
         """

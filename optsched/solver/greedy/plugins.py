@@ -89,7 +89,7 @@ class GangGate(Protocol):
     """A plugin that can prevent gangs from starting."""
 
     def may_start(self, gang: int) -> bool:
-        """Return False only if the gang certainly cannot start."""
+        """Return False only if the gang cannot start."""
 
 
 class Starvation(Protocol):
@@ -116,7 +116,7 @@ class Reclaiming(Protocol):
 
 
 class Preempting(Protocol):
-    """A plugin whose limit on a queue rises when running tasks of the queue are evicted."""
+    """A plugin whose limit on a queue rises if running tasks of the queue are evicted."""
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
         """Return an upper bound on `max_tasks` after evictions in the queue.
@@ -126,7 +126,7 @@ class Preempting(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that can list all possible victims, so that other tasks can be skipped."""
+    """A plugin that can list all possible victims, so that other running tasks can be skipped."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `preemptable` may return, or None for all tasks."""
@@ -149,7 +149,7 @@ class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the task order as (entry index, number of tasks) pairs, or None for no order.
+        """Return the task order as (entry index, number of tasks) pairs, or None if unspecified.
 
         The pairs have the format of `GangShape.sequence`: the numbers of an entry add up to its
         task count.
@@ -301,7 +301,7 @@ class GreedyPlugins:
     def find_possible_victims(self, action: str, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `find_allowed_victims` may return in an action.
 
-        The action is `preempt` or `reclaim`. Returns None if a tier may vote for every task.
+        The action is `preempt` or `reclaim`. Returns None if some tier may vote for every task.
         """
         reach: Bool | None = None
         for tier in self._reaches[action]:

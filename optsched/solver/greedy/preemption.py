@@ -94,9 +94,9 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Once `is_late` returns True, no further gang is tried.
+        """Once `is_late` returns True, no other gang is tried.
 
-        If `weighs` is True, the action `preempt` compares all nodes by the cost of their victims.
+        If `weighs` is True, the action `preempt` compares nodes by the cost of their victims.
         """
         self.placing = placing
         self.plugins = placing.plugins
@@ -173,7 +173,7 @@ class GreedyPreemption:
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """Return a context in which filters for future idle capacity ignore running gangs.
+        """Return a context manager that hides running gangs from filters for future idle capacity.
 
         Tasks of running gangs may become victims, so they must not exclude nodes.
         """
@@ -243,7 +243,7 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self.log.num_commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether an action is futile: no gang fits any node even after evictions.
+        """Return whether an action is futile because no gang fits any node even after evictions.
 
         One gang of each gang class is checked.
         """
@@ -282,8 +282,9 @@ class GreedyPreemption:
     def _is_refused(self, gang: int, action: str) -> bool:
         """Return whether evictions cannot help a gang.
 
-        Either a bound shows that too few of its tasks fit, or no victims were found for a gang of
-        the same class and nothing has changed since.
+        Evictions cannot help if a bound shows that too few of the gang's tasks fit. They also
+        cannot help if no victims were found for a gang of the same class and nothing has changed
+        since.
         """
         if not self._atomic:
             return False
@@ -304,8 +305,8 @@ class GreedyPreemption:
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
         """Return a key that is equal for gang classes that may evict the same tasks in an action.
 
-        In `preempt`, these tasks depend on the gang's queue and priority; in `reclaim`, on its
-        queue and the resources it requests.
+        In `preempt`, these tasks depend on the gang's queue and priority. In `reclaim`, they depend
+        on its queue and on the resources it requests.
         """
         problem = self._problem
         part: int | bytes = int(problem.priority[gang])
@@ -349,7 +350,8 @@ class GreedyPreemption:
         most_tasks = partial(plugins.most_reclaimed, queue)
         if action == PREEMPT:
             freed: list[int] = running.request[candidates].sum(axis=0).tolist()
-            # Without victims, the queue's limit does not rise, so its current limit is a bound.
+            # Without victims, evictions do not raise the queue's limit, so the current limit is a
+            # bound.
             most_tasks = (
                 partial(plugins.most_preempted, queue, freed=freed)
                 if len(candidates)
@@ -397,7 +399,8 @@ class GreedyPreemption:
         """
         if self.is_losing_tasks(gang):
             return False
-        # A failure of a gang with running tasks or failed entries does not apply to other gangs.
+        # If a gang with running tasks or failed entries fails, other gangs of its class may still
+        # succeed.
         is_typical = gang not in self._running_gangs and not self.placing.has_failed_entry(gang)
         number = self._gang_classes.class_now(gang) if self._atomic and is_typical else ALONE
         if number in self._refused:
@@ -423,8 +426,8 @@ class GreedyPreemption:
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        The check uses upper bounds on the tasks that fit on nodes and within queue limits. It
-        assumes that evictions for the gang do not change the candidates, and returns False if
+        The check uses upper bounds on the tasks that fit on nodes and within queue limits. The
+        check assumes that evictions for the gang do not change the candidates. It returns False if
         protected tasks could become candidates.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
@@ -442,7 +445,8 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if action == PREEMPT and not len(candidates):
-            # Without victims, the queue's limit does not rise, so its current limit is a bound.
+            # Without victims, evictions do not raise the queue's limit, so the current limit is a
+            # bound.
             for entry, number in left.items():
                 most = self.plugins.max_tasks(queue, self.placing.class_of(gang, entry))
                 left[entry] = min(number, most)
@@ -472,7 +476,7 @@ class GreedyPreemption:
     def _preempt_within_gang(self, gang: int) -> bool:
         """Evict tasks of a gang for a higher-priority task of the same gang.
 
-        Returns False if no unplaced task of the gang gets a node.
+        Returns False if no node is nominated for an unplaced task of the gang.
         """
         for entry in self.entries(gang):
             own = self.log.evictable & (self.running.gang_of == gang)
@@ -548,7 +552,7 @@ class GreedyPreemption:
         return waived
 
     def _find_covered(self, gang: int) -> Bool:
-        """Return a mask (V,) of the tasks that a gang may now reclaim within a guarantee."""
+        """Return a mask (V,) of the tasks that a gang may currently reclaim within a guarantee."""
         shapes, classes = self._problem.classes, self.entries(gang)
         cursor, ledger = self.placing.cursor(gang), self.placing.ledger
         request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
@@ -567,8 +571,8 @@ class GreedyPreemption:
         """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
         The gang's queue or one of its ancestors must be entitled to capacity. If only a parent
-        queue is entitled, its child queues may not reclaim from each other; otherwise their gangs
-        would evict each other in turn.
+        queue is entitled, its child queues may not reclaim from each other. Otherwise, their gangs
+        would evict each other repeatedly.
         """
         queue = int(self._problem.queue_of[gang])
         requested = self._requested_by_shape[self._problem.shape_of[gang]]
@@ -597,7 +601,7 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
+        """Evict tasks on one node until a task fits, and nominate the node; return whether it does.
 
         If `takes_idle` is True, nodes that fit the task without victims come first. In Volcano,
         `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by
@@ -745,7 +749,7 @@ class GreedyPreemption:
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
         """Sort victims in reverse order of queues, gangs and tasks, least important first.
 
-        `keys` is a cache of sort keys, or None to compute all of them.
+        `keys` caches sort keys; if it is None, all keys are computed.
         """
         running = self.running
         known = keys or _Keys()
@@ -801,7 +805,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo evictions on a node that the nominated task does not need, and return True."""
+        """Undo evictions on a node that the nominated task does not need; always return True."""
         for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.log.keep_running([v])
@@ -820,7 +824,8 @@ class GreedyPreemption:
         ):
             return False
         if terms := self._selecting_terms.get(v):
-            # Placed tasks of other gangs may depend on pods that their terms select.
+            # Placed tasks of other gangs may depend on pods that their affinity or spread terms
+            # select.
             problem, ledger = self._problem, self.placing.ledger
             placed = (g for g in ledger.touched if g != gang and ledger.gang_placed[g] > 0)
             shapes = {t.shape for g in placed for t in problem.rows[g].pending}

@@ -26,7 +26,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The sort keys of gangs, computed once per class for gangs without placements."""
+    """The sort keys of gangs; gangs of one class without placements share one computed key."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class GangOrder:
 class GangQueue:
     """The gangs of one queue in the order of their sort keys; a removed gang can be added again.
 
-    `gangs` must be sorted. The sort key of a gang is computed when it is added.
+    `gangs` must be sorted. The sort key of a gang is computed when the gang is added.
     """
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
@@ -115,7 +115,7 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, classes: GangClasses) -> int | None:
-        """Remove gangs up to the first gang whose class has not failed, and return this gang.
+        """Remove gangs until the class of a removed gang has not failed, and return this gang.
 
         Returns None if the classes of all gangs have failed.
         """
@@ -165,7 +165,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Replace the contents by `gangs`, sorted within their queues."""
+        """Replace the contents by `gangs`, sorted within each queue."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
@@ -207,5 +207,5 @@ class QueueOrder:
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Return whether no queue contains a gang other than `gang`."""
+        """Return whether no gang other than `gang` is in any queue."""
         return not self._queues and not self._line[self._queue_of[gang]]

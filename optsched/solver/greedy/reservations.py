@@ -61,7 +61,7 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Make reservations for the requested gangs that can start at some time.
+    """Make reservations for those requested gangs that can start at some time.
 
     At most one reservation is open, which means that its start time is unknown. Each node of an
     open reservation is reserved as soon as the node becomes idle.
@@ -194,7 +194,7 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts at a given time, or None if it cannot."""
+        """Return the nodes (T,) on which a gang starts at a given time; None if it cannot start."""
         used = self._sum_used(moment)
         finished = self._finished_tasks(moment)
         if moment.queues_too:
@@ -244,7 +244,7 @@ class _ReservationPlanner:
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
-            # The nodes can hold the gang, so only queue capacity has to be reserved.
+            # The nodes can hold the gang, so the reservation needs only queue capacity.
             for at in instants:
                 moment = _Instant(at, self._no_node, queues_too=True)
                 node_of = self._start(alone, moment)
@@ -321,7 +321,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """Return the problem with a single gang, which gets index 0.
+    """Return the problem with a single gang, whose index is 0.
 
     Running pods of other gangs still use nodes and queues.
     """

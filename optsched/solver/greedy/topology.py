@@ -75,7 +75,7 @@ class TopologyPlacement:
         self._guided = frozenset(gangs[chosen].tolist())
 
     def is_guided(self, gang: int) -> bool:
-        """Return whether a gang has a topology or subgroups, so that this class places it."""
+        """Return whether `TopologyPlacement` places a gang, because of a topology or subgroups."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
@@ -85,7 +85,7 @@ class TopologyPlacement:
     # --- starting --------------------------------------------------------------------------------
 
     def start(self, gang: int) -> bool:
-        """Start a gang and return True, or nominate nodes if possible and return False."""
+        """Start a gang and return True; otherwise, nominate nodes if possible and return False."""
         placing = self._placing
         now = (placing.table, placing.node_of)
         for _ in self._try_domains(gang, [now]):
@@ -126,7 +126,7 @@ class TopologyPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks, or a whole subgroup; return how many were placed."""
+        """Place up to `number` more tasks, or an entire subgroup; return how many were placed."""
         work = self._work(gang)
         where = (self._placing.table, self._placing.node_of)
         placed = 0
@@ -167,7 +167,7 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the subgroup index of an entry, or `NO_PART` without a subgroup."""
+        """Return the subgroup index of an entry, or `NO_PART` if the entry has no subgroup."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
@@ -183,7 +183,7 @@ class _GangPlacement:
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """Return the subgroups of a rule that had not started before the session."""
+        """Return the subgroups of a rule that had not started before this session."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -294,8 +294,8 @@ class _GangPlacement:
     ) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for a whole rigid gang.
 
-        A rigid gang needs all its tasks to start. If `need` is smaller, all domains are in the
-        mask.
+        A rigid gang needs all its tasks to start. If `need` is less than all tasks, all domains are
+        in the mask.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
@@ -340,7 +340,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes) -> int:
-        """Place tasks of a run of equal tasks in a domain, and in their subgroup's domain."""
+        """Place a run of equal tasks within a domain and within the domain of their subgroup."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
