@@ -36,7 +36,7 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano's code for each task status (`SCH/api/types.go`), a single bit."""
+"""Volcano's code for each task status (`SCH/api/types.go`); each code is a single bit."""
 
 READY, NOT_READY = 1, 2
 
@@ -209,7 +209,7 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
     match verb:
         case Verb.PRIORITIZE:
             if found.get("errorMessage"):
-                raise ValueError(f"answered {_short(str(found['errorMessage']))}")
+                raise ValueError(f"returned the error {_short(str(found['errorMessage']))}")
             return {"scores": _scores(found.get("nodeScore"))}
         case Verb.PREEMPTABLE | Verb.RECLAIMABLE:
             return {"status": _vote(found), "victims": _keys(found.get("victims"))}
@@ -234,7 +234,7 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
         return {str(k): _short(str(v)) for k, v in found["nodeErrors"].items() if v}, True
     message = found.get("errorMessage") or found.get("status") or ""
     if not isinstance(message, str):
-        raise ValueError("answered a value that is not a string in errorMessage")
+        raise ValueError("returned an errorMessage that is not a string")
     return ({node: _short(message)} if message else {}), False
 
 
@@ -248,11 +248,11 @@ def _object(raw: bytes) -> Body:
     try:
         found = json.loads(raw)
     except ValueError as e:
-        raise ValueError(f"answered text that is not JSON: {why_unreadable(e)}") from e
+        raise ValueError(f"returned text that is not JSON: {why_unreadable(e)}") from e
     except RecursionError as e:
-        raise ValueError("answered JSON that is nested too deeply") from e
+        raise ValueError("returned JSON that is nested too deeply") from e
     if not isinstance(found, dict):
-        raise ValueError("answered JSON that is not an object")
+        raise ValueError("returned JSON that is not an object")
     return found
 
 
@@ -271,25 +271,25 @@ def _scores(found: object) -> dict[str, float]:
         isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= _MOST_SCORE
         for _, v in numbers
     ):
-        raise ValueError("answered a nodeScore that does not map nodes to numbers")
+        raise ValueError("returned a nodeScore that does not map nodes to numbers")
     return {str(node): float(score) for node, score in numbers}
 
 
 def _vote(found: Body) -> int:
     status = found.get("status", 0)
     if isinstance(status, bool) or not isinstance(status, int):
-        raise ValueError("answered a status that is not a whole number")
+        raise ValueError("returned a status that is not a whole number")
     return status
 
 
 def _flag(found: Body, name: str) -> bool:
     value = found.get(name, False)
     if not isinstance(value, bool):
-        raise ValueError(f"answered a value that is not true or false in {name}")
+        raise ValueError(f"returned a value other than true and false in {name}")
     return value
 
 
 def _keys(found: object) -> list[str]:
     if not isinstance(found, list | None) or not all(isinstance(v, dict) for v in found or ()):
-        raise ValueError("answered victims that are not tasks")
+        raise ValueError("returned victims that are not tasks")
     return sorted(f"{v.get('Namespace', '')}/{v.get('Name', '')}" for v in found or ())

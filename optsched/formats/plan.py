@@ -188,12 +188,12 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
 
 
 def write_plan(plan: Plan) -> str:
-    """Format a plan as plan file; keys are sorted, so equal plans result in equal text."""
+    """Return a plan file's text; keys are sorted, so equal plans result in equal text."""
     return written(plan_document(plan))
 
 
 def written(document: PlanDocument) -> str:
-    """Format the content of a plan file as text."""
+    """Format plan file content as JSON text with sorted keys."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 

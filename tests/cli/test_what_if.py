@@ -84,7 +84,7 @@ def test_problems_of_objects_that_nobody_asks_about_are_few(live: FakeCluster) -
     for number in range(8):
         live.put(claiming(f"other-{number}"))
     result = what_if("-f", "-", input=json.dumps(claiming("mine")))
-    told = [line for line in result.stderr.splitlines() if "no binder wrote the annotation" in line]
+    told = [line for line in result.stderr.splitlines() if "because no binder wrote it" in line]
     assert told[0].startswith("Pod ns/mine: ")
     assert len(told) == 1 + MOST_OTHERS
     assert "and 3 more about other objects of the cluster" in result.stderr

@@ -24,7 +24,7 @@ HAMI: Final = "hami.io/"
 HUAWEI: Final = "huawei.com/"
 REGISTER: Final = "hami.io/node-register-"
 CHIPS: Final = "optsched.io/npu-chips"
-"""Annotation of a node in a snapshot dump that holds the partitioning templates of its NPUs."""
+"""Node annotation in snapshot dumps: the partitioning templates of the node's NPUs."""
 
 KNOWN_CHIPS: Final = (
     Chip(
@@ -74,7 +74,7 @@ _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
 _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
-"""Pattern of names of whole chips, and of slices advertised by Huawei's own device plugin."""
+"""Matches resource names that Huawei's device plugin advertises: whole chips and slices."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
@@ -85,7 +85,7 @@ _SOFT_NODE: Final = (
 _TWICE: Final = "is listed more than once: no pod gets these NPUs"
 _NO_ID: Final = "is not the ID of a device: write an ID without commas, colons and semicolons"
 _SEPARATORS: Final = ",:;"
-_OTHER_NAMES: Final = "is not supported: pods request {0} and {0}-memory"
+_OTHER_NAMES: Final = "is not supported: request {0} and {0}-memory instead"
 _NOT_AN_NPU: Final = "is not the name of an Ascend chip, such as Ascend310P"
 
 _DEVICE: Final = record(
@@ -143,7 +143,7 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """Return the first chip type named `npu` in `chips` or `KNOWN_CHIPS`, or None."""
+    """Return the chip type with the name `npu` from `chips`, else `KNOWN_CHIPS`, or None."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
@@ -270,7 +270,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is an amount per NPU, such as memory, which no node advertises."""
+    """Return whether a resource is the memory or core amount per NPU; no node advertises it."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""Pairs of a GPU model substring and MIG geometries; the first matching pair applies."""
+"""(substring of GPU model names, MIG geometries) pairs; the first match applies."""
 
 
 class DeviceTable(NamedTuple):
@@ -58,7 +58,7 @@ NO_TABLE: Final = DeviceTable()
 CONFIG_FILE: Final = "device-config.yaml"
 """The key under which a ConfigMap holds the device tables."""
 GEOMETRIES: Final = "optsched.io/mig-geometries"
-"""Annotation of a node in a snapshot dump that holds the MIG geometries of its GPUs."""
+"""Node annotation in snapshot dumps: the MIG geometries of the node's GPUs."""
 
 _INSTANCE: Final = record(
     "",
@@ -142,10 +142,10 @@ VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
-"""Annotation of a pod in a snapshot dump that holds its containers' GPU and NPU requests."""
+"""Pod annotation in snapshot dumps: the GPU and NPU requests of the pod's containers."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Annotation of a node in a snapshot dump that states why its devices could not be read."""
+"""Node annotation in snapshot dumps: why the node's devices could not be read."""
 
 MAX_CARDS: Final = 1024
 """Maximum number of shared GPUs per node, which bounds memory use."""
@@ -159,7 +159,7 @@ _NOT_A_CARD: Final = (
     "is not a GPU entry: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
 NOT_BOUND: Final = (
-    "names more devices than the pod requests: no binder wrote the annotation, which is ignored"
+    "names more devices than the pod requests: the annotation is ignored because no binder wrote it"
 )
 _NUMBERED: Final = "gpu-index"
 _SHOWN: Final = 200
@@ -204,7 +204,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Return a device with the partitions in `table`, or the same object if they are unchanged."""
+    """Set a device's partitions from `table`; return the same object if nothing changes."""
     if device.npu:
         chip = chip_of(device.npu, table.chips)
         return device if chip == device.chip else replace(device, chip=chip)
@@ -285,7 +285,7 @@ def read_gpu_share_requests(
         if number:
             names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
             memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
-            # Without an amount of memory, a pod requests the memory of the whole GPU.
+            # A request without a memory amount is for all memory of the GPU.
             percent = 0 if memory else percent or 100
             found.append(GpuShareRequest(number, memory, percent, cores))
         found += npu_requests(amounts)

@@ -1,4 +1,4 @@
-"""Reader and writer of HyperNodes as one tree, and of network topology requests of PodGroups.
+"""Read and write the tree of HyperNodes, and the network topology requests of PodGroups.
 
 Contradictions are resolved and reported: a second parent, a cycle, or a node that two HyperNodes
 list. Only the contradictory members are ignored, so a HyperNode never covers nodes outside its
@@ -81,7 +81,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """An index of nodes by name and label that caches the nodes of each member selector."""
+    """Indexes nodes by name and label, and caches the nodes that each member selector matches."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -114,7 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Otherwise, the index would keep the host name label of each removed node.
+                # An unused label is dropped, because every node has a host name label of its own.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -272,7 +272,7 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
     if child is parent or _reaches(child, parent.name, entries):
         return "is or contains this HyperNode: members must not form a cycle"
     if parent.tier is None or child.tier >= parent.tier:
-        return f"is of tier {child.tier}, which is not below tier {parent.tier}"
+        return f"has tier {child.tier}, which is not below tier {parent.tier}"
     if child.parent and child.parent != parent.name:
         return f"is already a member of {child.parent}"
     return ""

@@ -101,7 +101,7 @@ def offered_amounts(status: Fields, name: str) -> Amounts:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Pod annotation in a snapshot dump that holds the images, which the dumped containers lack."""
+"""Pod annotation in snapshot dumps: the pod's images, because dumped containers name none."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"

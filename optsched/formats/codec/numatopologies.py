@@ -42,7 +42,7 @@ _NO_NUMBER: Final = "is not the number of a CPU or GPU"
 _NO_UNIT: Final = "names {} {}, but {} does not list its NUMA node"
 _NO_CPUS: Final = "lists no CPU: write the NUMA node, socket and core of each CPU"
 _NO_FREE: Final = "is missing: write which CPUs are free"
-_TOO_MANY: Final = f"has more NUMA nodes than a kubelet aligns, which is {MOST_CELLS}"
+_TOO_MANY: Final = f"has more than {MOST_CELLS} NUMA nodes, the most that a kubelet aligns"
 _NO_POLICY: Final = f"is not a policy: write {', '.join(Alignment)}"
 _NO_ALLOCATIONS: Final = "is not a mapping of resources to lists of numbers"
 
@@ -179,7 +179,7 @@ def _allocated_units(
 def _allocations(
     pod: PodAllocation, path: str, errors: list[FieldError]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, resource, unit list) for each allocation to a pod's containers."""
+    """Yield (path, resource, CPU or GPU numbers as text) for each container allocation."""
     for number, container in enumerate(pod.containers):
         where = f"{path}.containerAllocations[{number}].allocations"
         found = container.get("allocations") if isinstance(container, dict) else None
@@ -258,11 +258,11 @@ def _resource(free: list[list[int]], units: _UnitCursor) -> dict[str, Any]:
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Annotation of a pod in a snapshot dump that holds its containers' NUMA requests."""
+"""Pod annotation in snapshot dumps: the NUMA requests of the pod's containers."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = (
-    "exceeds the exclusive requests of the pod: no binder wrote the annotation, which is ignored"
+    "exceeds the pod's exclusive requests: the annotation is ignored because no binder wrote it"
 )
 _NO_DECISION: Final = (
     'is not a topology decision: write {"numa": {"0": {"cpu": "4"}}} with amounts by NUMA node'

@@ -1,4 +1,4 @@
-"""PodGroups and bare pods as gangs, and the times at which plugins last moved their pods."""
+"""Convert PodGroups and bare pods to gangs; read when plugins last moved a gang's pods."""
 
 from __future__ import annotations
 
@@ -176,10 +176,10 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
 
 
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
-    """Return the gang of pods that name a PodGroup that does not exist.
+    """Return the gang of pods whose PodGroup does not exist.
 
-    The gang has no problem if all its pods are terminating or have ended, because a job deletes its
-    PodGroup when it ends.
+    The gang has no problem if all its pods are terminating or have finished, because a finished job
+    deletes its PodGroup.
     """
     members = tuple(sorted(tasks, key=lambda task: task.order))
     first = min(members, key=lambda task: task.key)
@@ -189,9 +189,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
         group_text = f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
     message = f"{group_text}, which pod {first.key} names, does not exist"
     if name in {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}:
-        message = (
-            f"{group_text} of pod {first.key} does not exist yet: controllers create the PodGroup"
-        )
+        message = f"{group_text} of pod {first.key} does not exist yet: controllers will create it"
     created = min(task.created_ms for task in members)
     is_over = all(task.status in AT_THEIR_END for task in members)
     return Gang(
@@ -207,7 +205,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
 
 @dataclass(frozen=True, slots=True)
 class BarePod:
-    """A pod without a PodGroup that this scheduler schedules, and the settings of its gang.
+    """A bare pod of this scheduler, and the settings of its gang.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ class Priorities:
     never_preempting: frozenset[str] = frozenset()
 
     def value_of(self, name: str) -> int | None:
-        """Return the value of a priority class or None; an empty name is the default class."""
+        """Return a priority class's value, or None if unknown; "" selects the default class."""
         return self.values.get(name) if name else self.default
 
 
@@ -75,7 +75,8 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
     """Parse a ResourceQuota; return None if it has no name or has scopes, and field errors.
 
     Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
-    cannot be checked in advance. The limits are those of the status, or else those of the spec.
+    cannot be checked in advance. The limits come from the status, or from the spec if the
+    status has none.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -56,7 +56,7 @@ PPM: Final = 1_000_000
 
 _QUEUE_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER, USAGE})
 _TOLERANCE_EXAMPLE: Final = (
-    "write 0, a part such as 0.2 or 20%, or amounts such as cpu=4,nvidia.com/gpu=2"
+    "write 0, a fraction such as 0.2 or 20%, or amounts such as cpu=4,nvidia.com/gpu=2"
 )
 _LIMITS_EXAMPLE: Final = 'write {"GROUP": {"cpu": "3", "memory": "8Gi"}}'
 _AT: Final = "at"
@@ -115,7 +115,7 @@ def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Parse a queue's overuse tolerance; return it or None, and an error message or ""."""
+    """Return a queue's overuse tolerance, or None, and an error message, "" if valid."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""

@@ -135,7 +135,7 @@ def _device_need(
 def _variant(fields: Fields, name: str) -> DeviceNeed:
     is_all = fields.text("allocationMode") == _ALL
     capacity = fields.record("capacity")
-    # Parsed amounts are rounded to resource units, so the original quantities are kept.
+    # Parsing rounds amounts to resource units, so the quantities as written are kept too.
     written = capacity.raw("requests")
     quantities = written if isinstance(written, dict) else {}
     return DeviceNeed(
@@ -348,7 +348,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
     for node in sorted(devices.in_flux):
-        # The pool claims to have two ResourceSlices but has one, so the node's pool is incomplete.
+        # The slice states that its pool has two slices. Only one exists, so the pool is incomplete.
         pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
         nodes = {"nodeName": node} if node else {"allNodes": True}
         spec = {"driver": "optsched.io", "pool": pool, **nodes, "devices": []}

@@ -45,10 +45,7 @@ def gang_key(key: str) -> str:
 
 
 def object_key(gang: str) -> str:
-    """Convert the key of a gang to the key of its PodGroup.
-
-    The PodGroup is Volcano's or one of `scheduling.k8s.io`.
-    """
+    """Convert a gang key to the key of its Volcano or `scheduling.k8s.io` PodGroup."""
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 

@@ -77,5 +77,5 @@ def diagnostics_of(
 
 
 def join_messages(errors: Iterable[FieldError]) -> str:
-    """Join errors to one sentence, for the message of a `Reason`."""
+    """Join errors into one sentence, for the message of a `Reason`."""
     return "; ".join(map(str, errors))

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# The event classes have no common base class with the attributes that they share.
+# PyYAML's event classes have no common base class that declares all attributes read here.
 _Event: TypeAlias = Any
 
 _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Limit on values after alias expansion: a constant, plus a number per character of the text."""
+"""Maximum number of values after alias expansion: a constant, plus a factor per character."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -57,7 +57,7 @@ _LETTERS: Final = frozenset(("y", "Y", "n", "N"))
 """Strings that kubectl reads as booleans but optsched as strings; the writer quotes them."""
 _MAX_DIGITS: Final = 400
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
-"""A step in a field path: a field name, or an index or a key in brackets."""
+"""Matches one component of a field path: a field name, or an index or key in brackets."""
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -164,7 +164,7 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):
-            found.append(node)  # noqa: PERF402  documents before the invalid one stay
+            found.append(node)  # noqa: PERF402  keeps documents before an error
     return tuple(found)
 
 
@@ -251,16 +251,19 @@ class _Builder:
             line = self._line + first.start_mark.line
             yield Document(value, line, tuple(self._item_lines), self._end)
 
-    def _value(self, event: _Event) -> Any:  # noqa: ANN401  whatever the text says
+    def _value(self, event: _Event) -> Any:  # noqa: ANN401  any type
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
-                raise _error(f"the alias {event.anchor} refers to no complete anchor", event)
+                raise _error(
+                    f"the alias {event.anchor} refers to an anchor that is missing or incomplete",
+                    event,
+                )
             # A shared value uses no extra memory, but readers visit it once per alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
-                problem = f"aliases stand for more than {self._most_aliased} values"
+                problem = f"aliases expand to more than {self._most_aliased} values"
                 raise _error(problem, event)
             return self._anchors[event.anchor]
         before = self._num_values
@@ -336,7 +339,7 @@ class _Builder:
 
 
 @lru_cache(maxsize=65536)
-def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
+def scalar(text: str) -> Any:  # noqa: ANN401  any type
     """Convert a plain YAML scalar to a Python value."""
     if text in _WORDS:
         return _WORDS[text]

@@ -1,1 +1,1 @@
-"""Assemble snapshots from Kubernetes objects of any source, and encode them as such objects."""
+"""Convert Kubernetes objects to snapshots and snapshots to Kubernetes objects."""

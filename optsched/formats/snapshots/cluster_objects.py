@@ -100,7 +100,7 @@ class GangStore:
         }
         self._held: dict[str, Reason] = {}
         self._assumed = GangAssumptions()
-        self._admitted: dict[str, str] = {}  # admitting queue by key of a gang that holds resources
+        self._admitted: dict[str, str] = {}  # queue of admission, keyed by gang key
         self._gangs = builder.gangs
         self.shuffles = ShuffleTimes()
 
@@ -133,14 +133,14 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume that a gang's annotation about moved pods is stored until a watch confirms it."""
+        """Assume, until a watch confirms it, that `text` is the gang's annotation of move times."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._assumed.moves[key] = uid_of(gang), text
             self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Drop the assumed records of moved pods for all gangs."""
+        """Drop the assumed annotations of move times for all gangs."""
         self._pods.touched_gangs.update(self._assumed.moves)
         self._assumed.moves.clear()
 
@@ -275,7 +275,7 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return the tasks of a gang; report a flaw for each pod that may not join the gang.
+        """Return a gang's tasks without the pods that may not join it; report those as flaws.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         a pod and its PodGroup at the same time, neither admission review sees the other user's
@@ -302,8 +302,8 @@ class GangStore:
             queue = self._queues.by_key.get(named)
             if is_fixed or queue is None:
                 continue
-            # If RBAC also applies, a pod may join the PodGroup and queue recorded on it.
-            # A PodGroup without a record may belong to the pod's user.
+            # With RBAC, a pod may join only the PodGroup and queue that admission recorded on it.
+            # A PodGroup without recorded submitters may belong to the pod's user.
             if pod.joined is None:
                 is_restricted = any(queue.access_lists.values())
             else:
@@ -367,7 +367,7 @@ class GangStore:
         if named and group is not None:
             message = (
                 f"spec.priorityClassName {named} ({gang.priority}) is above the priority {least} "
-                f"of its pods, which applies: set the class in the pods as well, or start the "
+                f"of its pods, so {least} applies: set the class in the pods as well, or start the "
                 f"scheduler with --tenant-priority-class={named}"
             )
             about = (kinds.POD_GROUP, key)

@@ -26,12 +26,12 @@ def uid_of(gang: Gang) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangAssumptions:
-    """Assumed phases of PodGroups and assumed records of moved pods.
+    """Assumed phases of PodGroups, and assumed annotations of move times.
 
     Attributes
     ----------
     moves
-        (UID, assumed record of moved pods), keyed by gang.
+        (UID, assumed annotation that records when plugins moved pods), keyed by gang.
     enqueued
         UIDs of PodGroups that are assumed to be enqueued, keyed by gang.
 

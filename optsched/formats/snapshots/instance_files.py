@@ -1,4 +1,4 @@
-"""Read an instance, the cluster in a file, a folder of manifests or a trace, and its identity.
+"""Read an instance (a file, a folder of manifests or a trace), and compute its identity.
 
 Every file and document is read, even if others are invalid. InstanceError is raised only if there
 is nothing to schedule.
@@ -40,7 +40,7 @@ Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""A function that replaces Jobs by the objects that controllers would create for them."""
+"""A function that replaces Jobs with the objects that controllers would create for them."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -101,13 +101,13 @@ def read_instance(
     options
         Options that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970, or None for the time that a dump records, or else the
-        latest creation time.
+        Time of the snapshot in ms since 1970. None selects the time that a dump records, and
+        without a dump the latest creation time.
     progress
         A callback that receives the number of characters read so far, and the total number.
     preview
-        A function that replaces objects by those that controllers would create, or None to keep
-        them.
+        A function that replaces Jobs with the objects that controllers would create, or None to
+        keep all objects.
 
     Raises
     ------
@@ -294,7 +294,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot that is not from files: a hash of its manifests."""
+    """Return the identity of a snapshot that was not read from files: its manifests' hash."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

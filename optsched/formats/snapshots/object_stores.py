@@ -205,7 +205,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """A store of PersistentVolumeClaims, parsed again after any volume or class changed."""
+    """A store of PersistentVolumeClaims; a changed volume or class makes it parse them again."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -393,7 +393,7 @@ def _is_newer(reported: int | None, stored: int | None) -> bool:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Return the value for each key in its newest API version, sorted by key.
+    """Merge objects of several API versions by key; the newest version wins; sort by key.
 
     `versions` lists one mapping per API version, newest first.
     """
@@ -489,7 +489,7 @@ class NodeStore:
                 self._update_node(name, shared_gpus=replaced)
         return True
 
-    def _update_node(self, name: str, **fields: Any) -> None:  # noqa: ANN401 - fields of Node
+    def _update_node(self, name: str, **fields: Any) -> None:  # noqa: ANN401  fields of Node
         node = self._builder.find_node(name)
         if node is not None:
             self._builder.store_node(replace(node, **fields))

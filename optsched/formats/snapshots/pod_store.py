@@ -4,9 +4,9 @@ Without the admission webhook, a user with the role `edit` may change any annota
 Therefore the devices of a pod are recorded when it is bound, and do not change later. The record
 comes from the binder of this process, or from the condition that another binder wrote
 (`device_condition`). Without a binder's record or condition, the devices are read from the
-annotations of the pod when it was first seen on its node. A pod without the condition holds no
-device if it was created with a node, because then no scheduler bound it, or if its scheduler is not
-known to allocate devices.
+annotations of the pod when it was first seen on its node. A pod without a record or
+condition holds no device in two cases: it was created with a node, so no scheduler bound it, or its
+scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class AssumedEviction:
 class AssumedNomination:
     """The assumption that a pending task is nominated to a node.
 
-    `node` is empty if there is no nomination.
+    An empty `node` means that the task is not nominated.
     """
 
     node: str
@@ -199,7 +199,7 @@ class AssumedNomination:
         return replace(reported, nominated_node=self.node)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`; after confirmation, other writers may change the nomination."""
+        """See `AssumedBind`. Other writers may change the nomination after its confirmation."""
         is_confirmed = reported.nominated_node == self.node
         return reported.status is TaskStatus.PENDING and not is_confirmed
 
@@ -361,7 +361,7 @@ class PodStore:
         )
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Decode a task with its recorded devices; report a flaw if the annotations differ."""
+        """Decode a task with its recorded devices; report a flaw if its annotations differ."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -372,7 +372,7 @@ class PodStore:
         ):
             distrust = (
                 f"scheduler {scheduler} is not known to allocate devices: if it does, start "
-                f"optsched's with --device-scheduler={scheduler}"
+                f"optsched with --device-scheduler={scheduler}"
             )
         if task.node and not self._bound_devices.has_devices(task):
             bound = read_device_condition(raw, task.node, task.shape.request)
@@ -542,14 +542,14 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption if the report does not decide it."""
+    """Return the reported task, and its assumption, or None if the report resolves it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # An assumption is contradicted only if the pod ends or a new pod has its name.
+    # Only a finished pod, or a new pod with its name, contradicts an assumption.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
@@ -563,9 +563,9 @@ def _parse_record(text: str) -> _Record:
 
 
 def read_record(annotations: Mapping[str, Any]) -> _Record:
-    """Return the submitters in an object's record, and the PodGroup that a pod may join.
+    """Read the recorded submitters of an object, and the PodGroup that a pod may join.
 
-    Equal records result in the same tuple.
+    Equal annotations result in the same tuple.
     """
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)

@@ -69,8 +69,8 @@ _NO_VOLUME: Final = "none"
 def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot; `assemble` converts them back to an equal snapshot.
 
-    Every snapshot that `assemble` can return is encoded without loss: a snapshot that lists all
-    namespaces, has the built-in queues, and whose gang names for bare pods start with `pod:`.
+    Snapshots from `assemble` are encoded without loss. Other snapshots must list all namespaces,
+    have the built-in queues, and name the gangs of bare pods with the prefix `pod:`.
     Raises ValueError if a claim waits for nodes that no storage class can express.
     """
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
@@ -140,7 +140,7 @@ def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterato
 
 
 def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the text of a List of objects in YAML, in parts."""
+    """Yield chunks of the text of a List of objects in YAML."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
     # The kind comes last, so a truncated file is not a valid List.
@@ -148,7 +148,7 @@ def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the text of a List of objects in JSON, in parts."""
+    """Yield chunks of the text of a List of objects in JSON."""
     whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
     yield f"{json.dumps(whole, indent=1)}\n"
 
@@ -393,7 +393,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # A reserved volume marks a claim that must not provision although its class provisions.
+        # If a class provisions but a claim must not, the claim gets a reserved volume.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():

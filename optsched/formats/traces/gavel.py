@@ -85,7 +85,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
         found = dict(_read_rate(key, row) for key, row in rows.items())
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
-        raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known are {known}") from e
+        raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known types: {known}") from e
     except (
         *(OSError, ValueError, TypeError, AttributeError, SyntaxError),
         *(MemoryError, OverflowError, RecursionError),
@@ -113,7 +113,7 @@ def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], fl
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
-    """Read one virtual cluster, or all in a folder, as queues; every task requests one GPU.
+    """Read one virtual cluster, or all of a folder; each is a queue; tasks request one GPU.
 
     Parameters
     ----------

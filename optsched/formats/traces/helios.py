@@ -49,16 +49,16 @@ _NO_NODE: Final = "is not a valid number of nodes: write 1 or more"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read the log of one Helios cluster; queues are virtual clusters, arrivals are submissions.
+    """Read a Helios cluster's log; virtual clusters become queues, submissions arrivals.
 
     Parameters
     ----------
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes for the replay, or None to use nodes with eight GPUs each. The first day in
-        `cluster_gpu_number.csv` in the same folder then determines the number of nodes, and each
-        queue deserves the GPUs of its virtual cluster on that day.
+        The nodes for the replay. None generates nodes with eight GPUs each from the first day in
+        `cluster_gpu_number.csv` in the same folder. The deserved share of each queue is then the
+        number of GPUs of its virtual cluster on that day.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         names = tuple(name for name in header if name not in ("date", "total", ""))
         row = next(Table("Day", ("date", *names), "date").read(table, problems), None)
         if row is None:
-            raise InstanceError(f"{table}: this table has no day")
+            raise InstanceError(f"{table}: this table contains no day")
         queues = tuple(
             Queue(name, deserved=((GPU, row.integer(name, _MOST_GPUS)),)) for name in names
         )

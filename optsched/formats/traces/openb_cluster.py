@@ -63,8 +63,9 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
     All pods are pending, because the pod list describes arrivals.
 
-    Whole GPUs become a request of `nvidia.com/gpu`, a share of one GPU becomes a device request.
-    GPU models become a node label and a required node affinity. Every pod is a gang.
+    A pod's whole GPUs become a request for `nvidia.com/gpu`, and its share of a GPU becomes a
+    device request. GPU models become node labels, and required node affinities of pods. Every
+    pod is a gang.
 
     Parameters
     ----------
@@ -101,16 +102,16 @@ def _find_node_list(pods: Path) -> Path:
     """Return the node list in a pod list's folder; raise InstanceError if there is none."""
     path = pods.with_name(NODE_LIST)
     if pods.exists() and not path.exists():
-        # The user should learn that this is no pod list, rather than that the node list is missing.
+        # If the file is not a pod list, report that instead of the missing node list.
         next(_read(pods, "Pod", _POD_COLUMNS, _pod_row, []), None)
         raise InstanceError(f"{pods}: its folder has no node list {NODE_LIST}")
     return path
 
 
 def missing_columns(pods: Path) -> tuple[str, ...]:
-    """Return the columns of an openb pod list that the first line of a file lacks.
+    """Return the required columns of an openb pod list that a file's first line does not name.
 
-    The result is empty if the file cannot be read, which is reported when the file is read.
+    The result is empty if the file cannot be read; the later read reports the error.
     """
     names = read_header(pods)
     return () if names is None else tuple(c for c in _POD_COLUMNS if c not in names)
@@ -127,7 +128,7 @@ def read_header(file: Path) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """The values in the row of a pod.
+    """One row of a pod list, parsed.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ _MACHINE: Final = Table(
 )
 _GIB: Final = 2**30
 _WHOLE: Final = 100
-_NOT_A_SHARE: Final = f"is neither a share of one GPU nor a number of whole GPUs: {_WHOLE} is one"
+_NOT_A_SHARE: Final = f"is neither a share of one GPU nor whole GPUs: {_WHOLE} stands for one GPU"
 _NEVER_RAN: Final = "is unknown: no task of the job has a start_time"
 _BACKWARDS: Final = "is before its start_time"
 
@@ -73,9 +73,9 @@ class _Role:
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read the jobs, tasks and machines in a folder.
 
-    A job arrives at its submission, the start_time in the job table, with all instances of all its
-    tasks. The job runs from the first start to the last end of its tasks. If a task is invalid, it
-    is reported and its whole job is skipped, because the job would differ without the task.
+    A job arrives at its submission time, the start_time in the job table. It has all instances of
+    all its tasks, and runs from the first start to the last end of its tasks. An invalid task is
+    reported, and its whole job is skipped, because the job would differ without the task.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
-"""Cell contents that mean that the cell is empty."""
+"""Cell contents that are read as empty."""
 
 _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
@@ -149,7 +149,7 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The format of a table with one row per line and without quotes.
+    """The columns of a CSV table with one row per line and no quoting.
 
     An invalid line does not affect other lines.
 
@@ -281,7 +281,7 @@ class TracedJob:
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
-    """Split `demands` over `num_tasks` tasks that are as equal as possible.
+    """Split `demands` as equally as possible over `num_tasks` tasks.
 
     Tasks with larger requests come first.
     """
@@ -300,7 +300,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
 
 
 def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
-    """Return nodes `node-00000`, `node-00001`, ... that each have the allocatable `offers`."""
+    """Return nodes `node-00000`, `node-00001`, …, each with `offers` as allocatable resources."""
     labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
     return tuple(
         Node(
@@ -362,7 +362,7 @@ def build_trace(
     reported = list(problems)
     listed = list(jobs)
     first_ms = listed[0].at_ms if listed else 0
-    # Time 0 is the first job, unless the jobs are not sorted by submission time.
+    # Time 0 is the first job's submission if the jobs are sorted by submission time.
     start_ms = first_ms if all(job.at_ms >= first_ms for job in listed) else 0
     factory = _ArrivalFactory(nodes, start_ms)
     arrivals = [found for job in listed if (found := factory.arrival(job, reported)) is not None]

@@ -72,10 +72,8 @@ SCHEMA: Final[Schema] = record(
         record(
             "One machine, or several equal machines.",
             ("name", "allocatable"),
-            name=text("Its name; with `count`, a number from 0 is appended."),
-            count=integer(
-                "Number of machines; without it, one machine.", minimum=1, maximum=MOST_NODES
-            ),
+            name=text("Name of the machine; if `count` is set, a number from 0 is appended."),
+            count=integer("Number of equal machines; 1 if missing.", minimum=1, maximum=MOST_NODES),
             allocatable=amounts("Allocatable resources of each machine."),
             labels=_LABELS,
         ),
@@ -85,15 +83,15 @@ SCHEMA: Final[Schema] = record(
         record(
             "One queue.",
             ("name",),
-            name=text("Its name."),
-            weight=integer("Weight for shares.", minimum=1, default=1),
+            name=text("Name of the queue."),
+            weight=integer("Weight for the queue's deserved share.", minimum=1, default=1),
             priority=integer("Priority among queues."),
             parent=text("The parent queue.", default="root"),
             capability=amounts("Upper limit."),
             deserved=amounts("Deserved share."),
             guarantee=amounts("Guaranteed amounts."),
             dequeueStrategy=text(
-                "fifo: no job passes the first waiting job; traverse: later jobs may.",
+                "fifo: no job overtakes the first waiting job; traverse: later jobs may.",
                 enum=["traverse", "fifo"],
                 default="traverse",
             ),
@@ -105,17 +103,17 @@ SCHEMA: Final[Schema] = record(
             "One gang.",
             ("name", "at"),
             name=text("`namespace/name`, or the name alone."),
-            at=text(f"When it arrives: {_SPAN} from the start of the trace."),
-            duration=text(f"How long it runs, {_SPAN}; without it, forever."),
-            estimate=text(f"Its user's estimate of the duration, {_SPAN}."),
-            grace=text(f"How long its pods terminate after an eviction, {_SPAN}; 0s if missing."),
-            queue=text("Its queue.", default=DEFAULT_QUEUE),
+            at=text(f"Arrival time: {_SPAN} after the start of the trace."),
+            duration=text(f"Run time, {_SPAN}; the gang runs forever if missing."),
+            estimate=text(f"The user's estimate of the run time, {_SPAN}."),
+            grace=text(f"Time that evicted pods take to terminate, {_SPAN}; 0s if missing."),
+            queue=text("Queue of the gang.", default=DEFAULT_QUEUE),
             priority=integer("Higher priorities come first."),
             tasks=integer("Number of tasks.", default=1, minimum=1, maximum=MOST_TASKS),
             minAvailable=count("Number of tasks that start together; all tasks if missing."),
             request=amounts("Request of one task."),
             nodeSelector=_LABELS,
-            user=text("The user who is charged for it."),
+            user=text("The user who is charged for the gang."),
             annotations=mapping("Annotations of the gang's PodGroup.", {"type": "string"}),
         ),
     ),
@@ -124,9 +122,9 @@ SCHEMA: Final[Schema] = record(
         record(
             "A node fails or recovers.",
             ("at", "node", "change"),
-            at=text(f"When: {_SPAN} from the start of the trace."),
+            at=text(f"Time of the event: {_SPAN} after the start of the trace."),
             node=text("Name of the node."),
-            change=text("What happens.", enum=["down", "up"]),
+            change=text("Whether the node fails (`down`) or recovers (`up`).", enum=["down", "up"]),
         ),
     ),
 )
@@ -187,7 +185,7 @@ _FIELDS: Final = {
 
 
 def _with_field_names(problem: TraceProblem) -> TraceProblem:
-    """Replace attribute names and values in a problem by those in the trace file."""
+    """Return a problem with the trace file's field names and duration format."""
     field, value = _FIELDS.get(problem.path, problem.path), problem.value
     if problem.path.endswith("_ms") and isinstance(value, int):
         value = format_duration_ms(value)
@@ -213,8 +211,8 @@ def _sound_records(
 ) -> Iterator[_T]:
     """Yield an object for each list item whose fields are all valid.
 
-    With another request, number of tasks or queue, a job would be a different job. Invalid
-    fields therefore get no defaults: they are reported, and the object is skipped.
+    An object with an invalid field is reported and skipped. The field gets no default, because a
+    default request, number of tasks or queue would change the job.
     """
     known = len(errors)
     for number, each in enumerate(fields.records(name)):
@@ -320,7 +318,7 @@ def describe_unknown_table(path: Path) -> str:
 
 
 def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a published trace, and return it with the skipped parts.
+    """Read a published trace; return it, and the skipped objects with their file and line.
 
     Parameters
     ----------
@@ -350,6 +348,6 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
         raise InstanceError(f"{name!r} is not a trace format: write {', '.join(TRACE_FORMATS)}")
     if nodes is None:
         raise InstanceError(
-            f"{path}: a trace of {name} has no nodes: name a file with nodes by --nodes"
+            f"{path}: a trace of {name} has no nodes: name a file that lists nodes with --nodes"
         )
     return _WITHOUT_NODES[name](path, nodes)

@@ -109,7 +109,7 @@ def test_nothing_free_and_gpus_of_which_nothing_is_said() -> None:
         (
             {"cpuDetail": {str(n): {"numa": n} for n in range(9)}},
             "spec.cpuDetail",
-            "more NUMA nodes",
+            "NUMA nodes, the most",
         ),
         ({"resReserved": {"cpu": "much"}}, "spec.resReserved[cpu]", "is not a quantity"),
         (

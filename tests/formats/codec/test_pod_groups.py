@@ -162,7 +162,7 @@ def test_a_group_that_controllers_have_yet_to_make():
         problem = gang_without_group("ns/podgroup-u", (member,), "lab").problem
         assert problem is not None
         assert problem.message == (
-            "PodGroup ns/podgroup-u of pod ns/a does not exist yet: controllers create the PodGroup"
+            "PodGroup ns/podgroup-u of pod ns/a does not exist yet: controllers will create it"
         )
 
 

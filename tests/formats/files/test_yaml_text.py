@@ -110,8 +110,8 @@ def test_anchors_and_merges():
         ("a: 1\n\tb: 2\n", 2, 1, "a tab cannot indent: write spaces"),
         ("a:\n\tb: 2\n", 2, 1, "a tab cannot indent: write spaces"),
         ("a: b: c", 1, 5, "mapping values are not allowed in this context"),
-        ("a: &x [*x]", 1, 8, "the alias x refers to no complete anchor"),
-        ("a: *y", 1, 4, "the alias y refers to no complete anchor"),
+        ("a: &x [*x]", 1, 8, "the alias x refers to an anchor that is missing or incomplete"),
+        ("a: *y", 1, 4, "the alias y refers to an anchor that is missing or incomplete"),
         ("? [1]\n: 2", 1, 3, "a key must be a string"),
         ("a: {<<: 3}", 1, 5, "<< needs a mapping or a list of mappings"),
     ],
@@ -235,6 +235,6 @@ def test_aliases_that_multiply_are_refused() -> None:
     (error,) = read_yaml(text)
     assert isinstance(error, TextError)
     most = 100_000 + 20 * len(text)
-    assert error.message == f"is not YAML: aliases stand for more than {most} values"
+    assert error.message == f"is not YAML: aliases expand to more than {most} values"
     (document,) = read_yaml("\n".join(lines[:4]))
     assert isinstance(document, Document)

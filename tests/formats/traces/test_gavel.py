@@ -86,7 +86,7 @@ def test_another_gpu_is_slower(tmp_path: Path) -> None:
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     path = trace(tmp_path, row(5))
     rates = path.with_name("simulation_throughputs.json")
-    with pytest.raises(InstanceError, match="GPU type 'h100' is unknown; known are k80, v100"):
+    with pytest.raises(InstanceError, match="GPU type 'h100' is unknown; known types: k80, v100"):
         read_throughputs(rates, "h100")
     rates.write_text('{"v100": {"(": {}}}')
     with pytest.raises(InstanceError, match="these throughputs cannot be read: '\\(' was never"):

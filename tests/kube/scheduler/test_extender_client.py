@@ -299,10 +299,10 @@ BROKEN = {
     "slow": (slow, "did not answer"),
     "failing": ((503, {}), "answered 503 Service Unavailable"),
     "moved": ((302, {}), "answered 302 Found"),
-    "not JSON": (b"<html>", "answered text that is not JSON"),
-    "no object": ([1], "answered JSON that is not an object"),
-    "odd": ({"errorMessage": 5}, "answered a value that is not a string in errorMessage"),
-    "deep": (b"[" * 100_000, "answered JSON that is nested too deeply"),
+    "not JSON": (b"<html>", "returned text that is not JSON"),
+    "no object": ([1], "returned JSON that is not an object"),
+    "odd": ({"errorMessage": 5}, "returned an errorMessage that is not a string"),
+    "deep": (b"[" * 100_000, "returned JSON that is nested too deeply"),
     "large": (b"{" + b" " * MAX_BYTES + b"}", "answered more than 10 MiB"),
 }  # fmt: skip
 

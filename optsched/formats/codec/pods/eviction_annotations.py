@@ -31,7 +31,7 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """Return the UID of the controller that replaces a pod if it is deleted; empty without one."""
+    """Return the UID of the controller that replaces a deleted pod, or "" if there is none."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 
@@ -52,7 +52,7 @@ def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
 
 
 def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return when a pod last saved its work, in ms since 1970; 0 if unknown."""
+    """Return the time of a pod's last checkpoint, in ms since 1970; 0 if unknown."""
     return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
 
 
@@ -150,10 +150,10 @@ def read_plugin_annotations(
 ) -> tuple[tuple[str, str], ...]:
     """Read the plugin annotations of a pod, as (key, value) pairs sorted by key.
 
-    If the pods of a PodGroup must not share vGPUs, the value of this annotation is the name of the
-    PodGroup.
+    If the pods of a PodGroup must not share vGPUs, the value of the annotation
+    `wellknown.VGPU_PODGROUP_POLICY` is replaced with the name of the PodGroup.
 
-    A preemptable pod may also use revocable nodes unless its annotation states otherwise.
+    A preemptable pod may also use revocable nodes unless it has a revocable zone annotation.
     The only zone name with an effect is `*` (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}

@@ -60,7 +60,7 @@ _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Number of unused `TaskShape` objects that are kept, because a job's pods arrive one by one."""
+"""Number of unused `TaskShape` objects that are kept for pods that arrive later."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -135,7 +135,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape is kept only while pods have it, so constraints of finished jobs use no memory.
+        # Other references to `TaskShape` objects are weak, so finished jobs use no memory.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -213,7 +213,7 @@ class PodDecoder:
         return task, (*errors, *remarks)
 
     def gang_priority(self, pod: Mapping[str, Any]) -> int:
-        """Return the priority of a pod's gang, which ignores `volcano.sh/task-priority`."""
+        """Return the priority that a pod gives its gang; `volcano.sh/task-priority` is ignored."""
         return self._priority(_mapping(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
@@ -237,7 +237,7 @@ class PodDecoder:
         keys = self._label_keys.get(key)
         if keys is None:
             keys = self._label_keys.add(key, label_keys(pod))
-        # The labels named by matchLabelKeys affect the shape; all other labels do not.
+        # A `TaskShape` depends only on the labels that constraints name, such as matchLabelKeys.
         full = (key, *map(meta.labels.get, keys))
         known, errors = self._shaped.get(full) or (None, ())
         shape = None if known is None else known()
@@ -257,7 +257,7 @@ class PodDecoder:
     def _with_claims(
         self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
     ) -> TaskShape:
-        """Add a pod's claims to its shape; for a bound pod, only the amounts charged to queues."""
+        """Add ResourceClaims to a pod's `TaskShape`; a bound pod only gets their queue usage."""
         book, counted = self.book, [shape.request]
         by_key: list[str] = []
         by_request: list[DeviceClaimRequest] = []

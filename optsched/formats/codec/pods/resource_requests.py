@@ -74,8 +74,7 @@ def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
 
     The amounts include the pod's request. Kubernetes: `PodUsageFunc` in
     `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the `minResources` of PodGroups
-    (`GetPodQuotaUsage`). A quota on limits therefore blocks a whole gang rather than some of its
-    pods.
+    (`GetPodQuotaUsage`), so a quota on limits blocks a whole gang rather than some of its pods.
     """
     limits = _pod_limits(spec)
     return {

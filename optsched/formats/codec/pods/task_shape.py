@@ -52,7 +52,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
     pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
     required = nodes.optional_record(_REQUIRED)
     requested = pod_request(spec, whole.record("status"))
-    # A resource that is only an amount per GPU or NPU is not advertised by any node.
+    # No node advertises a resource that only states an amount per GPU or NPU.
     for name in [n for n in requested if n == VGPU_PERCENT or is_npu_amount(n)]:
         del requested[name]
     excessive = [name for name, amount in requested.items() if amount > MAX_ON_NODE]
