@@ -70,7 +70,7 @@ class Reserved:
         return [number[b.gang] for b in self.reservations if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return, keyed by gang, why a gang with a reservation waits, and its expected start.
+        """Map each gang with a reservation to the reason why it waits, with its expected start.
 
         Gangs whose reservation starts now are omitted.
         """

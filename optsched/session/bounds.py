@@ -173,8 +173,8 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 def _is_alone(candidate: Candidate) -> bool:
     """Return whether the minimum number of victims for the only preemptor holds for all plans.
 
-    This holds if no other gang has pending tasks. Victims for another gang, even one of lower
-    priority, may free nodes or queue shares that the preemptor also needs.
+    The result is True only if no other gang has pending tasks. Victims for another gang, even one
+    of lower priority, may free nodes or queue shares that the preemptor also needs.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:

@@ -48,7 +48,7 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return, keyed by gang and budget, how many pods each budget protects from eviction.
+        """Return, for each gang and budget, how many pods the budget protects from eviction.
 
         Only gangs that lack resources are considered, and only pods whose eviction could help a
         gang.

@@ -76,7 +76,7 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Return, keyed by gang, why each gang with pending tasks waits; equal gangs share a reason."""
+    """Map each gang with pending tasks to the reason why it waits; equal gangs share a reason."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     explaining = [a.rule for a in rules.active if isinstance(a.rule, EnqueueExplanation)]
@@ -144,7 +144,7 @@ def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Return, keyed by gang, why gangs without placed tasks wait; computed once per gang class."""
+    """Map gangs without placed tasks to the reasons why they wait, one reason per gang class."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)

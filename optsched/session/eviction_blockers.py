@@ -46,7 +46,7 @@ MOST_TRIED = 4
 def explain_blocked_evictions(
     trial: EvictionTrial, pending: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Return, keyed by gang, more precise reasons why the gangs in `pending` lack resources."""
+    """Map gangs in `pending` to more precise reasons why they lack resources."""
     if not trial.has_blockers:
         return {}
     problem = trial.problem

@@ -2,8 +2,8 @@
 
 A guarantee that cannot be met would only block all other queues. Queues are processed in order of
 creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees leave on
-all nodes, including NotReady nodes. It is also dropped if it exceeds the capability of its queue or
-of an ancestor, less the older queues' guarantees there.
+all nodes, including NotReady nodes. A guarantee is also dropped if it exceeds the capability of its
+queue or of an ancestor, less the older queues' guarantees there.
 """
 
 from __future__ import annotations

@@ -541,9 +541,9 @@ def _count_fitting(problem: Problem) -> I64:
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    It is the dual bound of a fractional knapsack, in which classes with more weight per unit of the
-    resource come first. The dual price is the weight per unit of the class that fits only partly.
-    The bound is computed in exact integers and is valid for any price.
+    The bound is the dual bound of a fractional knapsack, in which classes with more weight per unit
+    of the resource come first. The dual price is the weight per unit of the class that fits only
+    partly. The bound is computed in exact integers and is valid for any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -562,7 +562,7 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 def _is_use_fixed(decided: Decided) -> bool:
     """Return whether plans with equal admission values place equal task weights in each tier.
 
-    This holds if gangs start with all tasks and no pod is evicted or nominated.
+    The weights are equal if gangs start with all tasks and no pod is evicted or nominated.
     """
     problem = decided.problem
     if any(isinstance(a, Evict) for a in decided.actions):

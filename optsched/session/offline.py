@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PAUSE: Final = 9
 """How long to pause after storing a partial result, as a multiple of the time that storing took.
 
-This limits storing to a tenth of a solve's time.
+The pause limits storing to a tenth of a solve's time.
 """
 
 

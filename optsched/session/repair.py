@@ -244,7 +244,7 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return, keyed by task, new evictions of needless victims whose gangs are broken anyway.
+    """Return new evictions of needless victims whose gangs are broken anyway, keyed by task.
 
     A gang is broken if its other victims leave it below its minimum. Each new eviction names the
     preemptor for which other tasks of the gang are evicted.
@@ -328,7 +328,7 @@ def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> se
 def blame_custom_rules(
     snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
 ) -> dict[str, Reason]:
-    """Return, keyed by gang, why gangs that custom rules reject must wait.
+    """Map each gang that custom rules reject to the reason why it must wait.
 
     The result is empty if a built-in rule is violated, because that is a defect of optsched.
     """

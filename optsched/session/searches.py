@@ -197,7 +197,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
     The first pipeline orders gangs by the levels' tiers, the second by the plugins. The third
     prevents other gangs from using reserved capacity, as in a session without a solver. Gangs that
-    evict pods without an entitlement are dropped. This is not recorded as a repair, because the
+    evict pods without an entitlement are dropped. The drop is not recorded as a repair, because the
     pipeline chooses victims by other rules.
     """
     session = attempt.session

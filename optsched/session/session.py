@@ -1,7 +1,7 @@
 """One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study call `run_session`. They differ in where the
-snapshot comes from and in how the plan is executed.
+The live scheduler, the offline solver and every study call `run_session`. The callers differ in
+where the snapshot comes from and in how the plan is executed.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ def expected_starts(
 ) -> dict[str, CapacityReservation]:
     """Predict when waiting gangs could start; return their reservations, keyed by gang.
 
-    The prediction assumes that no further gangs arrive and that running pods end when their
+    The prediction assumes that no further gangs arrive and that running pods terminate when their
     manifests say. `is_open` is true for a reservation whose start depends on a pod with an unknown
-    end.
+    end time.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -177,7 +177,7 @@ class Judgement:
     violations
         The hard-rule violations that the actions cause.
     explain_pending
-        Returns, keyed by gang, why gangs with pending tasks wait.
+        Returns a mapping from each gang with pending tasks to the reason why it waits.
 
     """
 
@@ -217,7 +217,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
-    """Return, keyed by queue, the waiting gangs' keys in the next session's queue order.
+    """Return the keys of the waiting gangs of each queue, in the next session's queue order.
 
     A gang waits if none of its tasks runs, even if its pods do not exist yet. Queue order is not
     start order: a smaller gang may fit first.

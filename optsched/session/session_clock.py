@@ -97,7 +97,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search, which estimates the time to verify the plan."""
+        """The time in ms before the first search; estimates the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:

@@ -40,7 +40,7 @@ MOST_TIMES: Final = 4
 OTHERS_MS: Final = 1_000
 """Time in ms after which a decision that used replies of an external service is repeated.
 
-These replies may change without notice.
+The replies of external services may change without notice.
 """
 
 _PARTS: Final = tuple(

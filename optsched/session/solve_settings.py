@@ -47,7 +47,7 @@ def solver_of(
 ) -> Iterator[WorkerProcess | None]:
     """Yield a worker process that is ready to solve, or None if the policy has no solver.
 
-    Once `is_stopped` returns True, the worker's solves end with the best solution so far.
+    Once `is_stopped` returns True, the worker's solves stop with the best solution so far.
     """
     if policy.solver is SolverKind.NONE:
         yield None

@@ -42,7 +42,7 @@ RETRIES: Final = BackoffSteps(first_s=0.2, max_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 
-It applies until a request succeeds: a restarted server may first report expired versions or
+The limit applies until a request succeeds: a restarted server may first report expired versions or
 uninitialized storage.
 """
 

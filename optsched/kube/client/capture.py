@@ -42,8 +42,7 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
                 raise
             continue
         for obj in objects:
-            # These annotations belong to snapshot files; in a live cluster only a user can have set
-            # them.
+            # Snapshot annotations belong in files; in a live cluster, only users can have set them.
             kept = without_snapshot_annotations(obj)
             meta = {key: value for key, value in kept["metadata"].items() if key not in _METADATA}
             annotations = {**(meta.pop("annotations", None) or {})}

@@ -406,7 +406,7 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 def _path(ref: Ref, subresource: str = "") -> str:
     """Return an object's path; raises NotFound if its name is not a valid object name.
 
-    Users write object names in annotations. Such a name must not change the request path.
+    Users write object names in annotations, so a name must not change the request path.
     """
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")

@@ -48,7 +48,8 @@ MAX_CONCURRENT: Final = 64
 MAX_CONCURRENT_PER_OBJECT: Final = 16
 """Maximum number of concurrent requests for one object.
 
-Otherwise, the requests for a job with many pods would delay the requests for all other objects.
+Without this limit, the requests for a job with many pods would delay the requests for all other
+objects.
 """
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete

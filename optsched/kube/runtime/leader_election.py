@@ -6,8 +6,8 @@ candidate can lead before the previous leader has stopped, even if clocks differ
 the network fails.
 
 `kubernetes.aio.leaderelection` is not used: it never releases a lease, and its renewals may hang
-longer than their deadline. It also reads the wall clock, writes local times as UTC and fails if a
-connection is refused.
+longer than their deadline. The module also reads the wall clock, writes local times as UTC and
+fails if a connection is refused.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    `leadership` tells whether this process leads, and in which term. `is_contested` is true if
+    `leadership` holds whether this process leads, and its term. `is_contested` is true if
     other processes may lead.
     """
 

@@ -152,7 +152,7 @@ class LiveBinder:
         return len(self._queue) + self._num_under_way + num_awaiting
 
     async def until_idle(self) -> None:
-        """Wait until all binds have ended, except binds that wait for volumes."""
+        """Wait until all binds have finished, except binds that wait for volumes."""
         await self._idle.wait()
 
     def withdraw(self) -> None:
@@ -372,8 +372,7 @@ class LiveBinder:
     def _check(self, bind: Bind) -> None:
         """Raise Stopped or _Refused if no further request for the bind may be sent.
 
-        This is checked before each request, because the previous request may have taken a long
-        time.
+        The check precedes each request, because the previous request may have taken a long time.
         """
         if not self._context.may_bind():
             raise Stopped

@@ -282,10 +282,10 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return, keyed by node, the reasons for rejection (empty if accepted) and failed calls.
+        """Return each node's rejection (empty if accepted), and the failure of each failed call.
 
-        If the extender supports calls about several nodes, one call covers all nodes. Otherwise, a
-        separate call is sent for each node, and the calls run concurrently.
+        If the extender supports calls about several nodes, one call covers all nodes. Otherwise,
+        one call is sent for each node, and these calls run concurrently.
         """
         if not nodes:
             return {}, {}

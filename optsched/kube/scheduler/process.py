@@ -68,9 +68,9 @@ class Settings:
 
     `policy` reloads the policy file when it changes. `solver` and `period_s` override the policy
     unless they are None. `election` is None if this process is the only replica. `listen` lists the
-    addresses that serve health. They also serve metrics if `metrics` is None; otherwise, `metrics`
-    holds the settings of metrics over TLS. `node_labels` lists (label, value) pairs. The scheduler
-    uses only nodes with at least one of these labels, or all nodes if the list is empty.
+    addresses that serve health. The addresses also serve metrics if `metrics` is None; otherwise,
+    `metrics` holds the settings of metrics over TLS. `node_labels` lists (label, value) pairs. The
+    scheduler uses only nodes with at least one of these labels, or all nodes if the list is empty.
     `reports_gangs` is true if a gang's binds share one event on its PodGroup, instead of one event
     per pod. `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
     """

@@ -1,8 +1,8 @@
 """Keep the statuses of PodGroups and queues up to date.
 
 After a session, `StatusTracker` compares the new statuses with those on the server and returns
-patches. It does no I/O, reads no clock and examines only gangs that changed. It returns a patch
-again only after the object on the server has changed.
+patches. The tracker does no I/O, reads no clock and examines only gangs that changed. The tracker
+returns a patch again only after the object on the server has changed.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class RefusedWrites:
     """Handles writes that the server rejects.
 
     One warning is logged per fault, until a write of the same kind in the same namespace succeeds.
-    If a gang's phase is rejected, the gang gets no pods and must not reserve quota. It is therefore
-    excluded from scheduling, with a delay that grows with each rejection.
+    If a gang's phase is rejected, the gang gets no pods and must not reserve quota. The gang is
+    therefore excluded from scheduling, with a delay that grows with each rejection.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """Return the current credentials; the server calls this method periodically.
 
-        Raises CertificateError if a file cannot be read. Also raises it if the CA file holds no
-        certificate, because API servers would then not trust the server.
+        Raises CertificateError if a file cannot be read or the CA file holds no certificate.
+        Without a CA certificate, API servers would not trust the server.
         """
         trusted = _read_file(self.authority) if self.authority else b""
         certificate, key = _read_file(self.certificate), _read_file(self.key)

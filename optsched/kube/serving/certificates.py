@@ -1,7 +1,8 @@
 """Certificates that a server signs with its own CA.
 
-Keys are EC P-256. A CA is valid for ten years, and a server certificate for ninety days. Both are
-replaced well before they expire. A replaced CA stays trusted until it expires.
+Keys are EC P-256. A CA is valid for ten years, and a server certificate for ninety days. The CA and
+the server certificate are replaced well before they expire. A replaced CA stays trusted until it
+expires.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Authorize clients that read metrics, by TokenReview and SubjectAccessReview.
 
-They need the same permission as in controller-runtime (pkg/metrics/filters,
+Clients need the same permission as in controller-runtime (pkg/metrics/filters,
 `WithAuthenticationAndAuthorization`): the verb `get` on the nonResourceURL `/metrics`.
 """
 

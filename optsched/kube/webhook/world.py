@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class LiveWorld:
     """A `World` that is kept up to date while the coroutines of `watches` run.
 
-    It is safe to read from any thread; each call sees a consistent state of one kind.
+    The world is safe to read from any thread; each call sees a consistent state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
