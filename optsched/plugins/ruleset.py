@@ -279,7 +279,7 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs with their own class, and arrays (G,) that split classes.
+        """Return the mask (G,) of gangs in classes of their own, and arrays (G,) to split classes.
 
         The arrays are the integer results of `Rule.distinguish_gangs`, one per rule.
         """

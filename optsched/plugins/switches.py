@@ -1,4 +1,4 @@
-"""The switches by which a policy enables or disables the extension points of a plugin."""
+"""The switches with which a policy enables or disables the extension points of a plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Switch(Enum):
-    """A switch of a plugin; each value is a key in Volcano's YAML configuration."""
+    """A switch of a plugin; each value is the switch's key in Volcano's YAML configuration."""
 
     JOB_ORDER = "enableJobOrder"
     QUEUE_ORDER = "enableQueueOrder"

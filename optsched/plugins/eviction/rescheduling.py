@@ -88,7 +88,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe how a node exceeds its target; empty without excess or recent measurement."""
+        """Return how a node exceeds its target; empty if it does not or has no recent load."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(

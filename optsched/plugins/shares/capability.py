@@ -1,4 +1,4 @@
-"""Hard limits of queues: a queue and its descendants together never exceed its capability.
+"""Hard limits of queues: the usage of a queue and its descendants never exceeds its capability.
 
 Mathematics: models/formulation/capability.md. Volcano enforces the capabilities of ancestors only
 with `enableHierarchy`. This rule enforces every capability in the queue tree.
@@ -42,19 +42,22 @@ if TYPE_CHECKING:
 
 
 class Capability(Rule):
-    """No queue grows above its own `spec.capability` or that of an ancestor.
+    """Rule: no queue grows above its own `spec.capability` or an ancestor's.
 
-    The usage of a queue includes pods that users have deleted, until these pods have ended.
-    Victims of evictions are excluded.
+    The usage of a queue includes pods deleted by users until the pods have ended. Victims of
+    evictions are excluded.
     """
 
     name = "capability"
     hard_switch = Switch.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. If usage exceeds the capability for a resource, it must not increase."""
+        """See `Rule`.
+
+        If a queue's usage of a resource exceeds its capability, the usage must not increase.
+        """
         limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
-        # Usage of terminating tasks on ready nodes that no scheduler evicted, by queue.
+        # Usage per queue of terminating tasks on ready nodes that no scheduler evicted.
         terminating: dict[str, dict[str, int]] = {}
         for gang in world.snapshot.gangs if limited else ():
             for task in gang.derived(terminating_within_quota):
@@ -109,7 +112,7 @@ class Capability(Rule):
         return None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ capability − usage over the subtree of each queue with a capability."""
+        """Add Σ request · x ≤ capability − usage over the subtree of each limited queue."""
         queues = form.problem.queues
         used = queues.summed_up(queues.allocated)
         most = find_ceilings(form.problem)
@@ -148,7 +151,7 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) the capability of each queue minus the usage of terminating pods.
+    """Return each queue's capability (Q, R) minus the usage of its terminating pods.
 
     The amount is `UNLIMITED` for queues without a capability. It is negative if the usage of
     terminating pods exceeds the capability.
@@ -167,7 +170,7 @@ def _describe_queue(queue: str, at: str) -> str:
 
 
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return the expected usage, the usage and the limit (Q, R) of each queue with descendants.
+    """Return each queue's expected usage, usage and limit, each (Q, R) with descendants.
 
     The usage is the amount in use before the session. The expected usage includes the gangs that
     the session enqueues.
@@ -188,10 +191,10 @@ def _find_top_queues(problem: Problem) -> Bool:
 
 
 def _expectable(problem: Problem) -> I64:
-    """Return (Q, R) the maximum amounts that each queue may ever hold.
+    """Return the maximum amounts (Q, R) that each queue may use.
 
-    The maximum is at most the capability. A top-level queue must also leave the guarantees of the
-    other top-level queues idle.
+    The maximum is at most the capability. For a top-level queue, the guarantees of the other
+    top-level queues are also subtracted from the cluster total.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -243,10 +246,10 @@ class _Ceilings(SubtreeLimits):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) the usage of terminating pods on ready nodes that no scheduler evicted.
+    """Return the usage (Q, R) of terminating pods on ready nodes that no scheduler evicted.
 
-    The usage of a queue includes the usage of its descendants. Pods on other nodes are excluded,
-    because a NotReady node may never report that a pod has ended.
+    The usage of a queue includes the usage of its descendants. Pods on NotReady nodes are excluded,
+    because such a node may never report that a pod has ended.
     """
     snapshot, queues = problem.snapshot, problem.queues
     held = np.zeros_like(queues.allocated)

@@ -33,7 +33,7 @@ GRID = 1000
 
 @dataclass(frozen=True)
 class Capacity(Rule):
-    """Order queues by the used fraction of their deserved share, smallest first.
+    """Orders queues by the used fraction of their deserved share, smallest first.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level is the demand within deserved shares that is not allocated.
+        The level minimises the demand within deserved shares that is not allocated.
         """
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
@@ -102,7 +102,7 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
-        # The line of a queue contains the queue itself and then all its ancestors.
+        # For each queue, the list of the queue itself and all its ancestors.
         parent_of: list[int] = problem.queues.parent_of.tolist()
         self._lines = [[q] for q in range(len(parent_of))]
         for line in self._lines:
@@ -137,8 +137,8 @@ class _Order(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
 
-        The queue must stay within its capability, and within its deserved amount of at least one
-        requested resource.
+        The queue must stay within its capability and, for at least one requested resource, within
+        its deserved amount.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
@@ -152,7 +152,8 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved amounts of a queue and of some ancestors.
 
-        Each mapping contains the requested resources that the queue or ancestor deserves.
+        Each mapping contains, for one queue, the requested resources of which the queue deserves
+        some.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -164,8 +165,9 @@ class _Order(Greedy):
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
 
         The gang's queue must stay within its deserved amounts of all requested resources that the
-        victim uses. Volcano requires only one such resource. Two queues that each exceed their
-        deserved amount of one resource then evict each other's pods in turn.
+        victim uses. Volcano requires this only for one of these resources. With Volcano's rule, two
+        queues that each exceed their deserved amount of one resource evict each other's pods
+        repeatedly.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
@@ -191,7 +193,10 @@ class _Order(Greedy):
         return np.array(chosen, np.int64)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of queues that lend before any eviction."""
+        """See `VictimReach`.
+
+        The mask selects tasks of queues that exceed their share before any eviction.
+        """
         log, claimer = self._ledger.gang_log, int(self._problem.queue_of[gang])
         if self._log_read < len(log):
             self._log_read = len(log)
@@ -205,7 +210,7 @@ class _Order(Greedy):
 
     @cached_property
     def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
-        """The task groups with equal queue and used resources: index (V,) by task, and list."""
+        """Group index (V,) of each task, and the groups of equal queue and used resources."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])
         kinds, number = np.unique(rows, axis=0, return_inverse=True)
@@ -216,7 +221,7 @@ class _Order(Greedy):
         """Return whether a queue and its ancestors still exceed their deserved shares.
 
         `taken` (R,) is the amount already reclaimed from the queue. Only resources that the victim
-        uses and that the deserved share includes are compared (volcano#4918).
+        uses and the queue deserves are compared (volcano#4918).
         """
         for at in self._lines[queue][: self._ancestor_level + 1]:
             due, held = self._kept[at], self._ledger.subtree_used[at]
@@ -229,7 +234,7 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Orders queues by priority, leaf queues first, then by shares from the root down.
+    """Orders queues by priority, leaf queues first, then by shares along the path from the root.
 
     The first share that differs between two paths decides. Volcano compares paths only with
     `enableHierarchy` (`capacity.go`, QueueOrder). This rule compares the paths of queues in every

@@ -2,8 +2,9 @@
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
 `pkg/scheduler/plugins/drf`. A gang's dominant share is the largest of its shares of the cluster's
-resources. Gangs with the smallest share are served first. The level maximises the smallest share
-among contested gangs. A gang is contested if the model chooses how many of its tasks are placed.
+resources. Gangs with the smallest dominant share come first. The objective level maximises the
+smallest share among the contested gangs. A gang is contested if the model chooses how many of its
+tasks are placed.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ GRID = 1000
 MOST_APART = 64
 """Maximum number of gangs that the level compares.
 
-With more gangs, only the order of gangs is fair, and there is no level.
+With more gangs, there is no level; only the order of gangs is fair.
 """
 
 
 class Drf(Rule):
-    """Order gangs by dominant share, smallest first."""
+    """Orders gangs by dominant share, smallest first."""
 
     name = "drf"
 
@@ -55,10 +56,14 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are the number of contested gangs that start, and the least share.
+        """See `Rule`.
 
-        They are the first steps of the lexicographic max-min over all contested gangs. A gang that
-        does not run has the share 0, so keeping a gang out never raises the smallest share.
+        The levels are the number of contested gangs that start, and the smallest dominant share of
+        a running gang.
+
+        Together they are the first stages of a lexicographic max-min over all contested gangs. A
+        gang that does not run has the share 0, so keeping a gang out never raises the smallest
+        share.
         """
         contested = _contested(problem)
         if contested is None:
@@ -108,7 +113,8 @@ class DrfOrder(Greedy):
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
 
-        A victim's gang keeps at least the share that the preemptor gets.
+        After the eviction, a victim's gang must have at least the share that the preemptor has with
+        its task.
         """
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
@@ -187,9 +193,12 @@ class LeastShare:
         return least
 
     def encode(self, form: Formulation) -> Expression:
-        """Return the variable t, with used[g, r] ≥ step[r]·t for each running contested gang g.
+        """Return the variable t, the smallest share of the running contested gangs.
 
-        A 0-1 variable for each gang and resource r selects a resource for which this must hold.
+        For each of these gangs g, used[g, r] ≥ step[r] · t holds for at least one resource r.
+
+        A 0-1 variable per gang g and resource r selects a resource for which the constraint is
+        enforced.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -1,8 +1,8 @@
-"""Limits of reclaim: what a reclaiming queue may hold, and what a lending queue keeps.
+"""Limits of reclaim: up to which usage a queue may reclaim, and what a lending queue keeps.
 
-Mathematics: models/formulation/entitlement.md. A queue that reclaims holds at most its deserved
-share when the session ends. The preemption stage enforces this limit for the reclaiming gang, and
-the rule `entitlement` for the other gangs of the queue. A lending queue keeps its deserved share
+Mathematics: models/formulation/entitlement.md. A reclaiming queue uses at most its deserved share
+when the session ends. The preemption stage enforces this limit for the reclaiming gang. The rule
+`entitlement` enforces it for the other gangs of the queue. A lending queue keeps its deserved share
 plus the tolerated overuse.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Entitlements(Rule):
-    """A queue that reclaims does not grow beyond its deserved share."""
+    """Rule: a reclaiming queue does not grow beyond its deserved share."""
 
     name = "entitlement"
 
@@ -52,7 +52,7 @@ class Entitlements(Rule):
                 yield Violation(self.name, f"queue {queue.name}", detail)
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ most − allocated over the subtree of each entitled queue."""
+        """Add Σ request · x ≤ limit − allocated over the subtree of each entitled queue."""
         problem = form.problem
         if problem.snapshot.entitlements:
             most, queues = problem.derived(entitled_amounts), problem.queues
@@ -91,7 +91,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) the entitlement of each queue with descendants; `UNLIMITED` by default."""
+    """Return each queue's entitlement (Q, R), with descendants; `UNLIMITED` if it has none."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -104,7 +104,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) the amounts that reclaim must leave to each queue; 0 without a share.
+    """Return the amounts (Q, R) that reclaim must leave to each queue; 0 if it deserves none.
 
     `due` (Q, R) contains the deserved shares. The queue annotation
     `volcano.sh/overuse-tolerance` sets the tolerated overuse.
@@ -119,12 +119,12 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return True for each queue with an overuse tolerance; reclaim takes from them first."""
+    """Return True for queues with an overuse tolerance, from which reclaim takes capacity first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 
 class SubtreeLimits(Greedy):
-    """Enforces limits (Q, R) on the usage of queues with descendants while tasks are placed."""
+    """Limits the usage of queues, with descendants, to amounts (Q, R) while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
         self._ledger = ledger

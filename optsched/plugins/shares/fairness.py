@@ -1,9 +1,9 @@
-"""Compare the shares that queues hold with ideal shares for divisible tasks.
+"""Compares the queues' actual shares with ideal shares, which are computed for divisible tasks.
 
-Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
-shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
-Every queue then gets a fraction of its demand, and no queue can get more unless another queue with
-a smaller weighted share gets less.
+Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of weighted
+dominant shares (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5). In
+the ideal, every queue gets a fraction of its demand. No queue can get more unless a queue with a
+smaller weighted share gets less.
 """
 
 from __future__ import annotations
@@ -50,28 +50,29 @@ NEVER = frozenset(
         ReasonCode.PREDICATES,
     }
 )
-"""Reason codes that disappear only if the gang or the cluster changes."""
+"""Codes of reasons that remain until the gang or the cluster changes."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""The codes of `NEVER`, and codes of gangs that may be too large for every node or queue."""
+"""The codes in `NEVER`, and the codes of gangs that may be too large for every node or queue."""
 
 
 def queue_shares(
     outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
 ) -> tuple[QueueShare, ...]:
-    """Return the held and the ideal share of every queue with demand, in queue order.
+    """Return the actual share and the ideal share of every queue with demand, in queue order.
 
-    The held share is the largest fraction of any cluster resource, except pods, that the queue
-    holds. `pending` maps gang keys to the reasons why the gangs wait. The demand excludes gangs
-    that can never start. The result is empty if no plugin in `SHARING` is enabled.
+    The actual share is the queue's largest share of any cluster resource except pods. `pending`
+    maps gang keys to the reasons why the gangs wait. The demand excludes gangs that can never
+    start. The result is empty if no plugin in `SHARING` is enabled.
     """
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
     view = _view(problem, requested)
-    # Fairness over time takes precedence over a queue tree in defining ideal shares. By default,
-    # the ideal share is the ideal fraction of the demand times the dominant share.
+    # If both fairness over time and a queue tree are enabled, fairness over time defines the ideal
+    # shares. If neither is enabled, the ideal share is the ideal fraction of the demand times the
+    # demand's dominant share.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
@@ -89,16 +90,16 @@ def queue_shares(
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the fraction of its demand that each queue gets in the ideal.
+    """Return the fraction (Q,) of its demand that each queue gets in the ideal.
 
-    `requested` (Q, R) is the demand; None stands for the demand in `problem`.
+    `requested` (Q, R) is the demand; None means the demand in `problem`.
     """
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
     rounds = [problem.queues.weight.astype(np.float64)]
     if rules.find_rule("capacity") is not None:
-        # Queues with a deserved share are filled first, in proportion to it.
+        # Queues with a deserved share are filled first, in proportion to this share.
         deserved = _dominant(view.total, problem.queues.deserved)
         if deserved.any():
             rounds = [deserved, np.where(deserved > 0, 0.0, rounds[0])]
@@ -111,7 +112,7 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
 
 
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
-    """Return (Q, R) the demand of queues, without gangs that can never start."""
+    """Return the demand (Q, R) of queues, without gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
@@ -138,7 +139,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether a gang's minimum exceeds all nodes, the cluster or a queue's capability."""
+    """Return whether a gang's minimum never fits the nodes, the cluster or a queue capability."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -156,7 +157,7 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that would bind if the demand of all queues were met.
+    """The limits that would be binding if the demand of all queues were met.
 
     Attributes
     ----------
@@ -176,7 +177,7 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """Return the limits that would bind if the demand `requested` (Q, R) were met."""
+    """Return the limits that would be binding if the demand `requested` (Q, R) were met."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -201,10 +202,10 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:
-    """Return (Q,) fractions of demand after queues with a positive weight have been filled.
+    """Return the fractions (Q,) of demand after queues with a positive weight have been filled.
 
-    `part` (Q,) contains the fractions before the round. A queue rises above its fraction only
-    after all other queues have reached its weighted share.
+    `part` (Q,) contains the fractions at the start of this filling. A queue gets more than its
+    fraction in `part` only after all other queues have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -1,9 +1,9 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster
-total minus the guarantees of the other queues (`realCapability`). In Volcano, two queues together
-may therefore use the guarantee of a third one. This rule has one joint limit for all queues, at
-every level of the queue tree.
+total minus the guarantees of the other queues (`realCapability`). Two queues together may therefore
+use a third queue's guarantee in Volcano. This rule has one joint limit for all queues, at every
+level of the queue tree.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ SHOWN = 4
 
 
 class Guarantee(Rule):
-    """The usage and the unused guarantees of all queues together fit the cluster.
+    """Rule: the usage and the unused guarantees of all queues together fit the cluster.
 
     The committed amount of a queue ("claim" in the code) is the larger of its guarantee and its
-    need. The need is the usage of its direct gangs plus the committed amounts of its children.
+    need. The need of a queue is the usage of the gangs directly in it plus the committed amounts of
+    its children.
     """
 
     name = "guarantee"
@@ -55,7 +56,10 @@ class Guarantee(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. If guarantees exceed the cluster, the committed total must not grow."""
+        """See `Rule`.
+
+        If the guarantees exceed the cluster's capacity, the total committed amount must not grow.
+        """
         queues, held = world.snapshot.queues, world.held_by_queue
         named = {r for q in queues for r, amount in q.guarantee if amount > 0}
         gained = summed(world.gained_by_queue.values())
@@ -122,7 +126,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the demand within guarantees that is not allocated."""
+        """See `Rule`. The level minimises the demand within guarantees that is not allocated."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -143,7 +147,7 @@ class Guarantee(Rule):
         for r in problem.derived(_guaranteed):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # If a request exceeds the available capacity plus all kept guarantees, another
+            # If a request exceeds even the available capacity plus all unused guarantees, another
             # limit blocks the gang.
             if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
@@ -174,9 +178,10 @@ def _guaranteed(problem: Problem) -> list[int]:
 
 
 class _Claims:
-    """The committed amount of each queue for one resource: its guarantee or its need, if larger.
+    """Each queue's committed amount of one resource: the larger of its guarantee and its need.
 
-    The need of a queue is the usage of its direct gangs plus the committed amounts of its children.
+    The need of a queue is the usage of the gangs directly in it plus the committed amounts of its
+    children.
 
     Attributes
     ----------
@@ -212,7 +217,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return the unused guarantees that a queue may not use, keyed by queue index."""
+        """Return the unused guarantees that are not available to a queue, keyed by queue index."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -236,7 +241,7 @@ class _Claims:
 
 @dataclass(eq=False)
 class _UnclaimedCapacity(Greedy):
-    """Tracks the capacity that is not committed to any queue, by resource index."""
+    """Tracks, for each resource index, the capacity that is not committed to any queue."""
 
     _ledger: Ledger
     _claims: Mapping[int, _Claims]

@@ -1,11 +1,11 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-The rule `HierarchicalDrf` orders queues. Its objective levels are the shortfalls at each depth of
-the tree.
+The rule `HierarchicalDrf` orders queues. Its objective levels are the shortfalls from ideal shares
+at each depth of the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
-The queue annotation `volcano.sh/hierarchy` defines the tree, not `spec.parent`.
+The tree is defined by the queue annotation `volcano.sh/hierarchy`, not by `spec.parent`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TreeFairness(Rule):
 
 @dataclass(frozen=True)
 class HierarchicalDrf(TreeFairness):
-    """Order two queues by the weighted shares of the tree nodes at which their paths diverge.
+    """Orders two queues by the weighted shares of the tree nodes at which their paths diverge.
 
     Tree nodes that cannot use more resources come last.
 
@@ -93,13 +93,16 @@ class HierarchicalDrf(TreeFairness):
         return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """Return the contest without past usage, because past usage justifies no evictions."""
+        """Return the `Contest` without past usage, because past usage justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self.find_contest)
         return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """See `Entitling`. A queue deserves the sum of its own and its descendants' shares."""
+        """See `Entitling`.
+
+        A queue's deserved share is the sum of its own and its descendants' ideal shares.
+        """
         if not self.reclaims:
             return None
         due: I64 = (
@@ -151,15 +154,15 @@ def hierarchy(queue: Queue) -> Path:
 
 @dataclass(eq=False)
 class _Node:
-    """A node of the queue tree, or a gang in the tree, with the amounts that it holds.
+    """A node of the queue tree, or a gang in the tree, with the amounts that it uses.
 
     Attributes
     ----------
     gang
         Index of the gang if this is a gang; -1 for a tree node.
     held
-        The amounts that a gang holds. A tree node holds the sum over its children, some of which
-        are scaled down (`ShareTree._refresh`).
+        For a gang, the amounts that it uses. For a tree node, the sum over its children, some of
+        which are scaled down (`ShareTree._refresh`).
     past
         Past usage that is added to `held`; empty if there is none.
     is_full
@@ -179,7 +182,7 @@ class _Node:
 
 
 class ShareTree:
-    """The shares of all tree nodes; a share is recomputed only if it is stale."""
+    """The shares of all tree nodes; only stale shares are recomputed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
@@ -223,8 +226,8 @@ class ShareTree:
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            # A gang is full if it holds its full request of some resource, or if it requests an
-            # exhausted resource.
+            # A gang is full if some resource's request is fully allocated to it, or if it requests
+            # an exhausted resource.
             node.is_full = any(
                 need and (not is_open or 0 < need <= have)
                 for have, need, is_open in zip(
@@ -235,7 +238,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # The amounts of children that can grow are scaled to the smallest share.
+            # To add up a node's amounts, children that can grow are scaled down to their smallest
+            # share.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]

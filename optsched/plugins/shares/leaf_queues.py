@@ -1,7 +1,7 @@
 """Leaf queues: with `enableHierarchy` of `capacity`, gangs run only in leaf queues.
 
-Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where a
-single gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
+Mathematics: models/formulation/leaf_queues.md. In Volcano (`pkg/scheduler/plugins/capacity`), one
+gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN = 3
 
 
 class LeafQueues(Rule):
-    """Gangs run only in leaf queues."""
+    """Rule: gangs run only in leaf queues."""
 
     name = "leaf-queues"
     hard_switch = Switch.ALLOCATABLE
@@ -92,7 +92,7 @@ def _excluded(problem: Problem) -> Bool:
 
 @dataclass(eq=False)
 class _ParentQueues(Greedy):
-    """Rejects gangs in parent queues; stores the mask (G,) of gangs and the queue indices."""
+    """Rejects gangs in parent queues, using the mask (G,) of these gangs and the queue indices."""
 
     _excluded: Sequence[bool]
     _queues: Collection[int]

@@ -1,7 +1,7 @@
 """Fairness over time: the shares of queues include recent usage.
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
-halves in each half-life, as in Slurm's multifactor priority, and is added to the held resources.
+is halved after each half-life, as in Slurm's multifactor priority, and added to the current usage.
 The order of queues and the objective levels use this sum.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OverTime(TreeFairness):
-    """Order queues by recent usage divided by queue weight, smallest first.
+    """Orders queues by recent usage divided by queue weight, smallest first.
 
     Attributes
     ----------
@@ -63,7 +63,8 @@ class OverTime(TreeFairness):
 def _paths(problem: Problem) -> list[Path]:
     """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
-    A parent queue has an additional child with an empty name, which contains its direct gangs.
+    A parent queue has an extra child with an empty name that contains the gangs directly in the
+    queue.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):

@@ -1,14 +1,15 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-A nominated task may start even if the deserved share has fallen since its nomination, because pods
-were evicted for it.
+A nominated task may start even if its queue's deserved share has fallen since, because pods were
+already evicted for the task.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
-are the limit to which Volcano's water-filling rounds (lines 199-266) converge, in whole units.
-Volcano may give two queues half a GPU each, which neither can use.
+are the limits, rounded to whole units, to which Volcano's water-filling rounds (lines 199-266)
+converge. Without rounding, Volcano may give each of two queues half a GPU, which neither queue can
+use.
 
-Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). A lending
-queue gets the capacity back by reclaim. A gang may therefore borrow only if its queue is
+Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). The
+lending queues get the capacity back by reclaim. A gang may therefore borrow only if its queue is
 reclaimable and its pods are preemptable.
 """
 
@@ -66,7 +67,7 @@ class Proportion(Rule):
         True if gangs that are allowed to borrow may exceed the deserved share (`find_firmness`).
     caps
         True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
-        False, and only the verifier enforces them.
+        False, and only the verifier enforces the shares.
 
     """
 
@@ -104,8 +105,8 @@ class Proportion(Rule):
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
         """Return whether a queue exceeds its deserved share only because gangs borrow.
 
-        Gangs with nominated tasks may not borrow, because nominated tasks use capacity that other
-        pods release, not idle capacity.
+        Gangs with nominated tasks may not borrow: such tasks use capacity that terminating pods
+        release, not idle capacity.
         """
         if not self.lends:
             return False
@@ -127,7 +128,7 @@ class Proportion(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ max(deserved − allocated, nominated) for each queue.
+        """Add Σ request · x ≤ max(deserved − allocated, nominated) for each queue.
 
         If `caps` is False, this adds no constraint.
         """
@@ -185,16 +186,17 @@ class Proportion(Rule):
     def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return a reason if a gang would exceed the deserved share of its queue, else None.
 
-        The reason also applies to gangs that may borrow but do not, although capacity is idle. For
-        example, a gang never borrows in the session that starts its minimum.
+        The reason also applies to a gang that may borrow, if it does not borrow although capacity
+        is idle. For example, a gang never borrows in the session that starts its minimum.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # A queue that deserves the whole cluster lacks idle capacity, not a share. The exception
-        # is a queue with pods on NotReady nodes, which use capacity that no node offers.
+        # If a queue deserves the whole cluster, its gangs wait for idle capacity and not for a
+        # larger share. Queues with pods on NotReady nodes are an exception, because these pods use
+        # capacity that no node offers.
         future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short
@@ -211,13 +213,13 @@ class Proportion(Rule):
 
 
 def _sum_future_idle(outcome: Outcome) -> I64:
-    """Return (R,) the total future idle amount of all nodes; negative amounts count as 0."""
+    """Return the total future idle amounts (R,) of nodes; a node's negative amounts count as 0."""
     total: I64 = np.maximum(outcome.future_idle, 0).sum(axis=0)
     return total
 
 
 def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
-    """Return the requests of nominated pending tasks by queue; child queues are excluded."""
+    """Return the total requests of nominated pending tasks, by queue and without child queues."""
     found: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         for name, amounts in stake.nominated:
@@ -229,12 +231,12 @@ def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """Return (Q, R) the deserved shares of each queue, including descendants."""
+    """Return the deserved share (Q, R) of each queue, including its descendants."""
     return problem.derived(weighted_shares).whole
 
 
 def own_shares(problem: Problem) -> I64:
-    """Return (Q, R) the deserved shares of the gangs directly in each queue."""
+    """Return the deserved share (Q, R) of the gangs directly in each queue."""
     return problem.derived(weighted_shares).own
 
 
@@ -276,10 +278,11 @@ class _Shares(Greedy):
         self._pods = problem.index(PODS)
         self._log_read = 0
         self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """(Q, R) requests of nominated tasks, minus the amounts placed in this session."""
+        """Requests (Q, R) of nominated tasks, minus the amounts placed in this session."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        # As in Volcano's `helpers.Share`, the fraction 0 / 0 is 0, and a positive amount / 0 is 1.
+        # As in Volcano's `helpers.Share`, 0 / 0 counts as 0, and a positive amount divided by 0
+        # counts as 1.
         pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
         fractions = (used / due if due else float(used != 0) for used, due in pairs)
         return (self._priority[queue], max(fractions, default=0.0))
@@ -321,7 +324,10 @@ class _Shares(Greedy):
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of queues above the amounts that they keep."""
+        """See `VictimReach`.
+
+        The mask selects tasks of queues that use more than reclaim must leave to them.
+        """
         log, queue_of = self._ledger.gang_log, self._ledger.queue_of
         for queue in {queue_of[gang] for gang in log[self._log_read :]} - {-1}:
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -331,7 +337,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that hold more of some resource than reclaim must leave.
+        """The mask (Q + 1,) of queues that use more of a resource than reclaim must leave to them.
 
         The last element is for tasks without a queue and is always False.
         """
@@ -341,12 +347,15 @@ class _Shares(Greedy):
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether `held` (R,) exceeds the amount of some resource that a queue keeps."""
+        """Return whether `held` (R,) exceeds some amount that reclaim must leave to a queue."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims belong to queues still above the amounts that they keep."""
+        """See `Preemption`.
+
+        Victims belong to queues that still use more than reclaim must leave to them.
+        """
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []
@@ -361,7 +370,7 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """Orders queues like `_Shares`; a queue may also gain the requests of nominated tasks."""
+    """Like `_Shares`, but a queue may exceed its share by the requests of nominated tasks."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""

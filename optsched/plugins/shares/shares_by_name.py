@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal usage and requests: their number and oldest creation time."""
+    """Number and oldest creation time of the gangs of a queue with equal usage and requests."""
 
     queue: str
     claimed: Amounts
@@ -69,15 +69,15 @@ class _EqualGangs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of the shares: queues, supply of the nodes, and demand of the gangs."""
+    """The inputs of the shares: queues, capacity of the nodes, and demand of the gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
     stakes: frozenset[_EqualGangs]
 
 
-# A session verifies several plans of one snapshot. Most plans have equal inputs, because the inputs
-# count victims as if they still held resources.
+# A session verifies several plans of one snapshot. The inputs of most plans are equal, because
+# victims count as if they still used resources.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -124,7 +124,7 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue among the queues that share a total amount.
+    """One of the queues among which a total amount is divided.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class _Claim:
 def _child_queues(world: World) -> dict[str, list[str]]:
     """Return the names of each queue's child queues, from the root down.
 
-    A queue that has no parent, or is in a cycle of parents, is a child of the root.
+    A queue without a parent, or in a cycle of parents, is a child of the root queue.
     """
     found: dict[str, list[str]] = {}
     for queue in world.snapshot.queues:
@@ -168,7 +168,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
 def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
-    """Return the `_Claim` of each queue, including guarantees and demand of descendants."""
+    """Return the `_Claim` of each queue, with its descendants' guarantees and demand."""
     own, demand = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
@@ -212,7 +212,7 @@ def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 def _sum_by_queue(
     world: World, stakes: Iterable[_EqualGangs]
 ) -> tuple[dict[str, _Stake], dict[str, dict[str, int]]]:
-    """Return the usage and age, and the usage plus requests, of the gangs directly in each queue.
+    """Return, for the gangs directly in each queue, usage and age, and usage plus requests.
 
     Closed queues request nothing. Only gangs with pending requests can be the oldest gang.
     """
@@ -262,11 +262,12 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the remaining total, the sum of weights, and the queues whose bounds do not bind.
+    """Return the remaining total, the total weight, and the queues whose bounds are not binding.
 
-    The remaining total is divided by weight among these queues. Each round divides the current
-    remaining total. Floors bind if the total shortage below floors is at least the total excess
-    above ceilings. Ceilings bind if the total excess is at least the total shortage.
+    The shares of these queues are the remaining total, divided by weight. In each round, queues
+    with binding bounds get their bounds, and the rest of the total is divided again. The floors are
+    binding if the total shortage below them is at least the total excess above the ceilings. The
+    ceilings are binding if the total excess is at least the total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """The sum of missing amounts over all targets and resources, in steps; it is minimised.
+    """Level: the shortfall below the targets, summed over targets and resources, in steps.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Shortfall:
     target
         (K, R) the targets in base units; 0 for resources without a target.
     grid
-        Number of steps into which the cluster total of a resource is divided. A step is at least
-        the common unit of all task requests, so that evictions do not change the step. Missing
-        amounts are rounded up to whole steps.
+        Number of steps into which the cluster total of a resource is divided. A step is a multiple
+        of the common unit of all task requests, so evictions do not change the step size.
+        Shortfalls are rounded up to whole steps.
 
     """
 
@@ -60,7 +60,7 @@ class Shortfall:
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return (K, R) the missing steps per target if the queues hold `held` (Q, R)."""
+        """Return the shortfall (K, R) per target, in steps, if the queues use `held` (Q, R)."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
@@ -72,7 +72,7 @@ class Shortfall:
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return (K, R) the sum of the amounts (Q, R) over the queues of each target."""
+        """Return the total (K, R) of the amounts (Q, R) over the queues of each target."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])
@@ -87,9 +87,11 @@ class Shortfall:
         return 0
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ d[k, r] and add step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated.
+        """Return Σ d[k, r], the shortfall in steps, and add the constraints that define it.
 
-        d[k, r] ≥ 0 is the number of steps by which the usage of resource r falls short of target k.
+        The constraints are step[r] · d[k, r] + Σ request · (x − evicted) ≥ target − allocated.
+
+        d[k, r] ≥ 0 is the shortfall of resource r below target k, in multiples of the step size.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
@@ -119,7 +121,7 @@ class Shortfall:
 
 
 def _find_units(problem: Problem) -> I64:
-    """Return (R,) the greatest common divisor of all task requests per resource, at least 1."""
+    """Return the greatest common divisor (R,) of all task requests of each resource, at least 1."""
     unit = np.ones(len(problem.resources), np.int64)
     _, units = problem.gang_columns.codes(_find_units_of_row)
     divisor_of = _common_divisors(each.amounts for each in units)
@@ -129,7 +131,7 @@ def _find_units(problem: Problem) -> I64:
 
 
 class _Units:
-    """The common divisors of a gang's requests; instances are compared by identity."""
+    """The greatest common divisors of a gang's requests; instances are compared by identity."""
 
     def __init__(self, amounts: Amounts) -> None:
         self.amounts = amounts
@@ -157,10 +159,10 @@ def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return the row, the index on axis m and the resource of each amount summed for a target.
+    """Return the row, the axis-m index and the resource of each amount that counts for a target.
 
-    `member` (K, m) is True if an amount counts toward a target. `place` (K, R) is the row of each
-    target and resource, or -1 if there is none.
+    `member` (K, m) is True if an amount counts toward a target. `place` (K, R) is the index of the
+    row of each target and resource, or -1 if it has none.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Tree nodes (axis M): the root is the first node, and each parent precedes its children.
+    """Tree nodes (axis M); the root comes first, and each parent comes before its children.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """Gang classes (axis L): gangs of one leaf that request resources in the same proportions.
+    """Gang classes (axis L): the gangs of one leaf that request resources in the same proportions.
 
     Attributes
     ----------
@@ -66,10 +66,10 @@ class GangClasses:
 
 
 def fill_tree(tree: Tree, classes: GangClasses) -> F64:
-    """Return (L,) the total dominant share that the gangs of each class hold after filling."""
+    """Return the total dominant share (L,) that the gangs of each class have after filling."""
     filling = _Filling(tree, classes)
-    # A step ends when a gang is served, a limit is reached, two nodes become equal, or the
-    # dominant resource of a node changes.
+    # A step ends when a gang is satisfied, a limit is reached, the shares of two nodes become
+    # equal, or the dominant resource of a node changes.
     events = 2 * sum(map(len, classes.sizes)) + len(classes.limit)
     most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(classes.mix.shape[1]))
     for _ in range(most):
@@ -79,10 +79,10 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 
 
 class _Filling:
-    """The state of water filling, which raises all smallest shares step by step.
+    """The state of water filling, in which all smallest shares rise together, event by event.
 
-    A gang is served if it holds its whole request. An unserved gang rises once the share of its
-    class exceeds the gang's floor.
+    A gang is satisfied if it has its whole request. An unsatisfied gang gets more once the share of
+    its class exceeds the gang's floor.
 
     Attributes
     ----------
@@ -96,11 +96,11 @@ class _Filling:
         depth = np.zeros(len(tree.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[tree.parent_of[node]] + 1
-        # The nodes below the root: one array per depth, starting next to the root.
+        # The nodes below the root: one array of indices per depth, from the root down.
         self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
-        # (L,) the number of gangs of each class, and the index of each class's first gang in the
-        # arrays of requests and of cumulative requests.
+        # Number (L,) of gangs of each class, and index (L,) of its first gang in `_size` and
+        # `_sum`.
         self._number = np.array([len(s) for s in sizes], np.int64)
         self._start = np.cumsum(self._number + 1) - self._number - 1
         padded = [np.append(s, np.inf) for s in sizes]
@@ -120,7 +120,8 @@ class _Filling:
             return False
         classes, level = self._classes, self._level[self._classes.home]
         num_unserved = self._number - self._num_served
-        # Gang classes that can grow count without floors, other classes with their held amounts.
+        # For shares, open gang classes count as if they had no floors; closed classes count with
+        # their amounts.
         even = self._sum[self._start + self._num_served] + num_unserved * level
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, classes, counted)
@@ -142,7 +143,7 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return (L,) the shares at which each class's next gang is served, and at which it starts.
+        """Return the shares (L,) at which each class's next gang is satisfied, or starts.
 
         A gang starts when the share of its class exceeds the gang's floor.
         """
@@ -153,7 +154,7 @@ class _Filling:
         return self._size[self._start + self._num_served], floors
 
     def _update_held(self) -> None:
-        """Update the shares that gangs hold, and close gang classes that have reached a limit."""
+        """Update the gangs' shares, and close the gang classes that have reached a limit."""
         classes, level = self._classes, self._level[self._classes.home]
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
@@ -162,7 +163,7 @@ class _Filling:
                 break
             self._num_served += served
             self._num_started += started
-        # Each gang holds at least its floor and at most its request.
+        # Each gang gets at least its floor and at most its request.
         below = self._sum[self._start + self._num_served]
         total = self._sum[self._start + self._number]
         waiting = self._floor * (total - self._sum[self._start + self._num_started])
@@ -174,7 +175,7 @@ class _Filling:
 
 
 class _Levels:
-    """The shares of tree nodes at one moment of the filling, and the speed of each share."""
+    """The shares of tree nodes at one time of the filling, and the rate at which each rises."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], classes: GangClasses, counted: tuple[F64, Bool]
@@ -189,8 +190,8 @@ class _Levels:
         self._is_open[classes.home[growing]] = True
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
-            # The amounts of open nodes are scaled down to the smallest weighted share among
-            # their open siblings, then added to the parents.
+            # The amounts of open nodes are scaled down to the smallest weighted share among their
+            # open siblings and then added to their parents.
             parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
             self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
             key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
@@ -201,7 +202,7 @@ class _Levels:
             np.add.at(self._held, parent, part[:, None] * self._held[nodes])
 
     def rates(self, growing: F64) -> F64:
-        """Return (M,) the speed at which the share of each tree node rises.
+        """Return the rate (M,) at which the share of each tree node rises.
 
         `growing` (L,) is the number of growing gangs in each class.
         """
@@ -211,9 +212,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The open nodes with the smallest weighted share rise. A node is free if another
-            # resource is dominant, so that the node can grow without a larger dominant share.
-            # If there are free nodes, only they rise.
+            # The open nodes with the smallest weighted share rise. A node is free if it can grow
+            # without a larger dominant share, because another resource is dominant. If there are
+            # free nodes, only they rise.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
@@ -241,10 +242,10 @@ class _Levels:
         return self._rate
 
     def time_to_next(self) -> float:
-        """Return the time until the next event among tree nodes.
+        """Return the time until the next event in the tree.
 
-        An event occurs if a rising node reaches the share of a waiting node, or if the dominant
-        resource of a node changes.
+        An event occurs when the share of a rising node reaches that of a waiting node, or when the
+        dominant resource of a node changes.
         """
         parent = np.maximum(self._tree.parent_of, 0)
         waits = (self._pull > 0) & (self._rate[parent] > 0)

@@ -1,7 +1,7 @@
 """Ideal shares of queues in a queue tree, computed from a problem or from cluster objects.
 
-Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. The
-plugin supplies the tree, and `tree_filling` computes the ideal shares.
+Models: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. A plugin
+defines the tree, and `tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _FINE = 1_000_000
 """The unit of shares is 1/`_FINE` of the cluster, but at least one base unit."""
 
 _GRID = 1000
-"""Remainders are compared in steps of 1/`_GRID` of a unit."""
+"""Remainders are compared in multiples of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
 """Added to shares (in units) before rounding, so that floating-point errors have no effect."""
 
 _SERVED = 1e-9
-"""The maximum relative difference at which a share counts as the whole request."""
+"""The maximum relative difference at which a share counts as equal to the whole request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """The queues (axis Q) and gangs (axis G) that compete for a cluster.
+    """The queues (axis Q) and gangs (axis G) among which a cluster is divided.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Contest:
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`; -1 if no node has it. Queues do not compete for pods.
+        The index of the resource `pods`; -1 if no node has it. The resource `pods` is not divided.
 
     """
 
@@ -94,8 +94,8 @@ class Contest:
     def ideal(self) -> F64:
         """The ideal amounts (Q, R) of each queue, in base units.
 
-        For pods, all gangs of a gang class get the number of pods of its first gang. The result is
-        bit-identical for any order of resources.
+        For the resource `pods`, all gangs of a gang class count like the class's first gang. The
+        result is bit-identical for any order of resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -115,7 +115,7 @@ class Contest:
         return found
 
     def filled(self) -> F64:
-        """Return the ideal amounts for a contest whose resources are sorted by name."""
+        """Return the ideal amounts of a `Contest` whose resources are sorted by name."""
         share = (self.demand * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -138,7 +138,8 @@ class Contest:
         exceeds = (floor_use > self.free) & (np.arange(len(floor_use)) != self.pods)
         fits = np.where(exceeds, self.free / np.maximum(floor_use, 1.0), 1.0)
         floors = floors * np.where(self._requested > 0, fits, 1.0).min(axis=1, initial=1.0)
-        # Keep only limits that bind if all demand is met: cluster resources and capabilities.
+        # Keep only the limits that are binding if all demand is met: cluster resources and
+        # capabilities.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
@@ -159,17 +160,18 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """The usage plus requests (Q, R) of the gangs of each queue."""
+        """The usage plus the requests (Q, R) of each queue's gangs."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.demand)
         return requested
 
     @cached_property
     def deserved(self) -> I64:
-        """The ideal amounts (Q, R), rounded to whole units by largest remainder; 0 for pods.
+        """The ideal amounts (Q, R), rounded to units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
-        met deserves exactly its demand. The sum over all queues never exceeds the cluster.
+        met deserves exactly its demand, without rounding. The total over all queues never exceeds
+        the cluster's capacity.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -191,7 +193,7 @@ class Contest:
 
 
 def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
-    """Return (Q,) the fraction of each queue's demand (Q, R) that its guarantee (Q, R) covers."""
+    """Return the fraction (Q,) of each queue's demand (Q, R) that its guarantee (Q, R) covers."""
     named = (guarantee > 0) & (requested > 0)
     parts = np.where(named, guarantee / np.maximum(requested, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
@@ -199,9 +201,9 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 
 
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
-    """Return (Q,) the tree node of each queue, and the tree.
+    """Return the tree node (Q,) of each queue, and the tree.
 
-    A parent queue has an additional child node for its direct gangs.
+    A parent queue has an additional child node for the gangs directly in the queue.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -227,9 +229,9 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
 
 
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
-    """Return (Q, R) the decayed average usage of each queue; zeros if the half-life is 0.
+    """Return the decayed average usage (Q, R) of each queue; 0 if the half-life is 0.
 
-    A queue without a usage record is assumed to have always held its current amounts.
+    A queue without a usage record is assumed to have always had its current usage.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))
@@ -253,7 +255,7 @@ def find_half_life(rules: RuleSet) -> int:
 def build_contest(
     problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
 ) -> Contest:
-    """Return the contest of a problem; `floor` (Q, R) replaces the queues' guarantees."""
+    """Return the `Contest` of a problem; `floor` (Q, R) replaces the queues' guarantees."""
     queues = problem.queues
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
@@ -276,10 +278,10 @@ def build_contest(
 
 
 def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
-    """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
+    """Yield (depth, members (K, Q), deserved amounts (K, R)) per tree level, from the root down.
 
-    A tree level that groups the queues like the level above it is skipped. In the last level, each
-    queue is a group.
+    A tree level with the same groups of queues as the level above is skipped. In the last level,
+    each queue is a group.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     requesting = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
@@ -302,7 +304,7 @@ def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, 
 def build_contest_of_world(
     world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
 ) -> tuple[Contest, tuple[str, ...]]:
-    """Return the contest and the resource names from cluster objects, for the verifier."""
+    """Return the `Contest` and resource names, from cluster objects, for the verifier."""
     snapshot = world.snapshot
     number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
     gangs = [g for g in snapshot.gangs if g.queue in number]
@@ -322,7 +324,7 @@ def build_contest_of_world(
         for above in world.ancestors(queue):
             subtree[number[above.name], q] = True
             if world.ancestors(above)[-1].parent == above.name:
-                break  # Parents form a cycle, and `above` is the first queue of the cycle.
+                break  # The parents form a cycle, and `above` is the first queue in it.
     queue_of = np.array([number[g.queue] for g in gangs], np.int64)
     claimed = np.zeros((len(number), len(resources)), np.int64)
     np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))

@@ -43,10 +43,10 @@ class WeightedShares:
 
 
 def sum_supply(problem: Problem) -> I64:
-    """Return (R,) the allocatable amounts of ready nodes, minus the usage of pods outside gangs.
+    """Return the allocatable amounts (R,) of ready nodes, minus the usage of pods outside gangs.
 
-    Amounts are in base units. If pods outside gangs exceed a node's allocatable amount, the node
-    contributes zero.
+    Amounts are in base units. A node contributes 0 if the pods outside gangs exceed its allocatable
+    amount.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
     return supply
@@ -71,10 +71,10 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 
 
 def shares_by_weight(problem: Problem) -> I64:
-    """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
+    """Return the weighted share (Q, R) of the cluster for the gangs directly in each queue.
 
     The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
-    An inner queue with direct gangs takes part in the division among its child queues. Shares are
+    The direct gangs of an inner queue take part in the division like a child queue. Shares are
     rounded down. Unlike deserved shares, these shares do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
@@ -97,7 +97,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class _Terms:
-    """The inputs of shares, compared by value: most problems of a session have equal inputs.
+    """Inputs of the shares, compared by value; they are equal for most problems of a session.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class _Terms:
 def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
-    # The shares if there is enough of every resource: the larger of demand and guarantee.
+    # The shares if every resource suffices: the larger of demand and guarantee.
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -129,8 +129,8 @@ def _share_by(terms: _Terms) -> WeightedShares:
         whole[tree.root] = own[tree.root]
         leaf[tree.root] = False
     own[leaf] = whole[leaf]
-    # The deserved share of a queue is below its request only for contested resources. A resource
-    # may count as contested although no queue deserves less than its request.
+    # Only for contested resources may the deserved share of a queue be below its request. A
+    # resource may count as contested although no queue deserves less than its request.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
@@ -156,7 +156,7 @@ class _Tree:
     upwards
         The parent queues without `TOP`, deepest first.
     has_gangs
-        (Q,) True if any gang of a queue or its descendants holds or requests a resource.
+        (Q,) True if any gang of a queue or its descendants uses or requests a resource.
 
     """
 
@@ -245,7 +245,7 @@ def divide_by_weight(
     takers: Sequence[tuple[int, int, int]],
     precedence: Callable[[int, int], tuple[bool, int, int]],
 ) -> list[int]:
-    """Return integer shares of a total in proportion to weight, each between floor and ceiling.
+    """Return integer shares of a total, proportional to weight, each within floor and ceiling.
 
     Parameters
     ----------
@@ -255,8 +255,8 @@ def divide_by_weight(
         (weight, floor, ceiling) of each participant, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
         A function of a participant's index and its share rounded down, with a different value for
-        each participant. If remainders are equal, the participant with the smallest value gets a
-        unit first.
+        each participant. If remainders are equal, the participant for which the function returns
+        the smallest value gets a unit first.
 
     """
     most = [ceiling for _, _, ceiling in takers]
@@ -287,12 +287,12 @@ def divide_by_weight(
 
 
 def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return (rest, weights) with λ = rest / weights, where bounded shares λ·weight sum to `total`.
+    """Return (rest, weights): for λ = rest / weights, bounded shares λ · weight sum to `total`.
 
-    The total must be between the sums of floors and of ceilings. The sum of shares is linear in λ
-    between events, at which a share rises above its floor or reaches its ceiling. The values of λ
-    at events are compared on a grid that distinguishes all fractions with denominators up to the
-    largest weight.
+    The total must be between the sum of the floors and the sum of the ceilings. The sum of the
+    shares is linear in λ between events. An event is a λ at which a share rises above its floor or
+    reaches its ceiling. The λ values of events are compared on a grid that is fine enough to
+    distinguish all fractions with denominators up to the largest weight.
     """
     grid = max(weight for weight, _, _ in takers) ** 2
     events = []

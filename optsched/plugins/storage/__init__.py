@@ -1,1 +1,1 @@
-"""Rules on volumes: where claims can be bound, attach limits of nodes, and volume utilization."""
+"""Rules on volumes: claim binding, attach limits of nodes, and volume utilization."""

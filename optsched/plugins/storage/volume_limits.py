@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The volume limit of nodes that report no limit for a driver."""
+"""The volume limit for a driver on nodes that report none."""
 
 Volume: TypeAlias = "tuple[str, str]"
 """A pair of a driver name and the handle that identifies one of the driver's volumes."""
@@ -41,7 +41,7 @@ Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
 
 
 class VolumeLimits(Rule):
-    """Keep the number of distinct volumes of a driver on a node within the node's limit."""
+    """Rule: the number of distinct volumes of a driver on a node is within the node's limit."""
 
     name = "volume-limits"
     hard_switch = Switch.PREDICATE
@@ -128,7 +128,7 @@ class VolumeLimits(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may reach the volume limit of a node, with the requested volumes.
+    """The drivers that may reach a node's volume limit, and the volumes that tasks request.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class _Facts:
     snapshot: Snapshot
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return the number of residents that use a volume, keyed by index of nodes with limits."""
+        """Return how many residents use a volume, keyed by node index (only nodes with limits)."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
@@ -211,7 +211,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) the number of attached volumes, given the users of each volume per node."""
+    """Return the number (N,) of attached volumes, given the users of each volume per node."""
     number = np.zeros(num_nodes, np.int64)
     for on_node in users:
         number[np.fromiter(on_node, np.int64, len(on_node))] += 1
@@ -256,7 +256,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _number_by_volumes(problem: Problem) -> I64:
-    """Return a number per running task, equal for tasks with equal volumes of limited drivers."""
+    """Number the running tasks; those with equal volumes of limited drivers get equal numbers."""
     facts, running = problem.derived(_facts), running_tasks(problem)
     return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 
@@ -275,7 +275,8 @@ class _Rows:
         for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
             for volume in facts.of_task(running.tasks[v]):
                 users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
-        # (variable, size) of the groups that use a volume on a node, if all users may be evicted.
+        # (variable, size) pairs of the groups that use a volume on a node, if all users may be
+        # evicted.
         self._leaving_users = {
             (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
             for (volume, n), by in users.items()
@@ -303,7 +304,7 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Add the constraint newly attached volumes ≤ remaining limit + detached volumes."""
+        """Add the constraint: newly attached volumes ≤ remaining limit + detached volumes."""
         left = int(self._facts.left[d, node])
         # A 0-1 variable per volume that is 1 only if all its users on the node are evicted.
         goes: dict[Volume, int] = {}

@@ -1,4 +1,4 @@
-"""Volumes: a task runs only on nodes where its claims are, or can be, bound to usable volumes.
+"""Volumes: a task runs only on nodes that can reach volumes for all its claims.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Volumes(Rule):
-    """Every claim of a task exists, is usable, and is reachable from the task's node.
+    """Rule: every claim of a task exists, is usable, and can be reached from the task's node.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase contains the claims of the class."""
+        """See `Rule`. The phrase names the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"cannot reach the volumes of {claims}"
 
@@ -111,16 +111,20 @@ class Volumes(Rule):
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`. Each claim chooses a volume, and tasks use only nodes that reach it.
+        """See `Rule`.
 
-        No two claims may choose the same volume.
+        Each claim is bound to one volume, and its tasks are placed only on nodes that reach the
+        volume.
+
+        No two claims may be bound to the same volume.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         supply = problem.derived(_supply)
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():
             chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
-            # (variable, nodes) pairs: a 0-1 variable per choice, and the nodes it can serve.
+            # (variable, nodes) pairs: the 0-1 variable of each choice, and the nodes on which the
+            # choice is usable.
             choices: list[tuple[int, Bool]] = []
             for volume, variable in zip(claim.volumes, chosen, strict=True):
                 of_volume.setdefault(volume.name, []).append(variable)
@@ -173,9 +177,9 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the names of nodes on which pods already use scarce claims, keyed by claim.
+    """Return the names of the nodes whose pods already use scarce claims, keyed by claim.
 
-    A claim for which no volume is left is omitted, because it uses no volume.
+    A claim that cannot be matched to a volume is omitted.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -188,7 +192,7 @@ def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Supply:
-    """Scarce claims of pending and running tasks; scarce claims compete for volumes.
+    """The scarce claims of pending and running tasks, which compete for volumes.
 
     Attributes
     ----------
@@ -259,7 +263,7 @@ def _supply(problem: Problem) -> _Supply:
 
 
 def _select_nodes(problem: Problem, selector: NodeSelector | None) -> Bool:
-    """Return a new mask (N,) of the nodes that match a selector; None matches all nodes."""
+    """Return a new mask (N,) of the nodes that match a selector; None stands for all nodes."""
     if selector is None:
         return np.ones(problem.num_nodes, np.bool_)
     return problem.columns.selects(selector)
@@ -285,7 +289,7 @@ class _VolumeMatching(Greedy):
         for key in keys[1:]:
             allowed &= self._open_nodes(key)
         if len(keys) > 1:
-            # Several claims of a task need different volumes.
+            # The claims of one task need different volumes.
             if task_class not in self._node_groups:
                 self._node_groups[task_class] = self._supply.number_nodes(keys)
             group_of = self._node_groups[task_class]
@@ -305,7 +309,7 @@ class _VolumeMatching(Greedy):
                 self._add_user(key, node, count)
 
     def _add_user(self, key: str, node: int, count: int) -> None:
-        """Add users of a claim on a node; a claim without users holds no volume."""
+        """Add users of a claim on a node; a claim without users is not matched to a volume."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
@@ -316,7 +320,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return the mask (N,) of nodes for one more user of a claim, ignoring other claims."""
+        """Return the nodes (N,) that fit one more user of a claim; other claims are ignored."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -389,13 +393,13 @@ TENTH = 10
 
 @dataclass(frozen=True)
 class VolumeFill(Rule):
-    """Score nodes by the utilization of the existing volumes that a task's claims would get.
+    """Scores nodes by the utilization of the existing volumes to which a task's claims would bind.
 
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Scores
-        between two adjacent pairs are interpolated linearly.
+        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. For utilizations
+        between two pairs, the score is interpolated linearly.
 
     """
 
@@ -405,9 +409,10 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return (N,) scores by the existing volumes to which the class's claims would be bound.
+        """Return scores (N,) by the existing volumes to which the class's claims would be bound.
 
-        Nodes that lack a volume for a claim, or where claims use no existing volume, score 0.
+        The score is 0 on nodes that lack a volume for a claim or where claims use no existing
+        volume.
         """
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
@@ -436,7 +441,7 @@ class VolumeFill(Rule):
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
         """Return a score from 0 to 100 for (requested bytes, volume) pairs.
 
-        The score is the mean over storage classes.
+        The score is the mean over the storage classes of these volumes.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:

@@ -59,7 +59,7 @@ _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Masks (N,) of node sets; all tasks of a gang must be in one of these sets.
+    """Masks (N,) of node sets; all tasks of a gang must be placed within one of these sets.
 
     `are_all` is True if `masks` contains every node set that the gang may use.
     """
@@ -154,12 +154,12 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return scores by which tasks without a network topology prefer HyperNodes in use.
+        """Return scores that make tasks without a network topology prefer HyperNodes in use.
 
-        The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] /
-        Σ_t fading^t. The index t numbers the existing tiers, starting with the lowest. If no domain
-        of a tier contains the node, its packing counts as 1 for this tier, so nodes outside
-        HyperNodes come first (Volcano `batchNodeOrderFnForNormalPods`). The score is computed once,
+        The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] / Σ_t
+        fading^t. The index t numbers the existing tiers, starting with the lowest. If no domain of
+        a tier contains the node, its packing counts as 1 for this tier. Nodes outside HyperNodes
+        therefore come first (Volcano `batchNodeOrderFnForNormalPods`). The score is computed once,
         at the start of the session, whereas Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
@@ -178,7 +178,7 @@ class NetworkTopology(Rule):
         return TOP * self.weight * by_domain[forest.leaf_of]
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the relative usage of each domain after one more request (R,).
+        """Return the relative usage (D,) of each domain after one more request (R,).
 
         The relative usage of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] /
         Σ_r w[r], summed over the requested resources, or 0 if the request does not fit.
@@ -199,15 +199,15 @@ class NetworkTopology(Rule):
         return np.where(fits, total / max(weights, 1), 0.0)
 
     def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the score of each domain for a gang or subgroup with a total request (R,)."""
+        """Return the score (D,) of each domain for a gang or subgroup with a total request (R,)."""
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
-        """Return (N,) scores of nodes for further tasks of a gang with tasks in domain `anchor`.
+        """Return node scores (N,) for further tasks of a gang that has tasks in domain `anchor`.
 
         The score of a node decreases with the tier of the lowest domain that contains the node and
         the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
-        child domains, this fraction increases the scores of the child domains with tasks.
+        child domains, the scores of nodes in child domains increase with this fraction.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -231,7 +231,7 @@ class NetworkTopology(Rule):
         return gangs
 
     def choose_domains(self, form: Formulation) -> None:
-        """Add choices of domains (the widest allowed) for each constrained gang and subgroup."""
+        """Add choices among the widest allowed domains for each constrained gang and subgroup."""
         form.choices = _choices(form, _widest)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -245,7 +245,7 @@ class NetworkTopology(Rule):
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
         """Return the mask (G,) of gangs with a hard topology.
 
-        Returns None if there are at most `MOST_CHOICES` choices of domains.
+        Returns None if all gangs together have at most `MOST_CHOICES` domain choices.
         """
         topology = problem.topology
         choices = [
@@ -352,7 +352,7 @@ class _DomainCheck(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return the mask (C,) of task classes that occur in gangs without a network topology."""
+    """Return the mask (C,) of classes with tasks in gangs without a network topology."""
     has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -362,14 +362,14 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a bound allows, or None if it allows every node."""
+    """Return the widest domains that `bound` allows, or None if it allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return the domain choices of gang classes and subgroups; `pick` returns the domains.
+    """Return the domain choices of gang classes and subgroups; `pick` selects the domains.
 
     A subgroup chooses among the domains that its gang may use.
     """
@@ -404,11 +404,11 @@ def _choices(form: Formulation, pick: Pick) -> Choices:
 
 @dataclass(frozen=True, eq=False)
 class TierLevel:
-    """The total of the tiers that gangs and subgroups with a topology request span.
+    """Level: the total of the tiers that gangs and subgroups with a topology request span.
 
     A gang spans the tier of the lowest domain that contains all its running and placed tasks. The
-    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without such tasks
-    counts with its lowest allowed tier.
+    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without running or
+    placed tasks counts with its lowest allowed tier.
     """
 
     name: str = LEVEL
@@ -431,7 +431,7 @@ class TierLevel:
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return Σ (tier[d] − least)·v[h, d] + Σ least over the allowed domains."""
+        """Return Σ (tier[d] − least) · v[h, d] + Σ least over the allowed domains."""
         problem = form.problem
         form.choices = _choices(form, candidates)
         form.choices.add_supply_rows(supplied)

@@ -1,9 +1,9 @@
 """Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term of a pod if a pod that the term selects runs in it, or if the plan places a selected
-pod in it that does not carry the term. If all selected pods carry the term themselves, they must
-all start in a single domain.
+affinity term of a pod if a pod selected by the term runs there. A pod that the plan places there
+also suffices if it is selected but does not carry the term. If every selected pod carries the term
+itself, these pods must all start in one domain.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Filter out nodes by anti-affinity of tasks to residents, and of residents to tasks."""
+        """Filter out nodes by anti-affinity between the tasks and residents, in both directions."""
         relations = problem.relations
         if not relations.terms:
             return None
@@ -99,7 +99,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running pods with anti-affinity to the task class, or vice versa."""
+        """Return running pods that have anti-affinity to the class or to which the class has it."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -116,7 +116,7 @@ class PodAffinity(Rule):
         return "did not satisfy pod affinity or anti-affinity"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a class carries affinity terms, or pending tasks' terms select it."""
+        """Return whether a class carries affinity terms or is selected by pending tasks' terms."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -144,9 +144,9 @@ class PodAffinity(Rule):
                 _encode_affinity(nodes, m)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal if the same affinity terms select the tasks.
+        """Number the running tasks (V,); tasks that the same terms select get equal numbers.
 
-        After the selected running tasks are evicted, pods that select each other may start in
+        Once the selected running tasks are evicted, pods that select each other may start in
         another domain.
         """
         relations = problem.relations
@@ -171,11 +171,11 @@ def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class _AntiAffinity:
-    """The anti-affinity terms with one topology key that concern a task class.
+    """The anti-affinity terms of one topology key that a class carries or that select it.
 
-    Terms with the same topology key have the same domains; `m` is the index of one of them.
-    `carried` contains the indices of the terms that the class carries, and `selecting` the
-    indices of the terms that select the class.
+    Terms with the same topology key have the same domains; `m` is the index of one such term.
+    `carried` contains the indices of the terms that the class carries, and `selecting` the indices
+    of the terms that select the class.
     """
 
     m: int
@@ -193,7 +193,7 @@ class _AntiAffinity:
 
 
 def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
-    """Return the anti-affinity terms that concern a task class, one item per topology key."""
+    """Return a class's own anti-affinity terms and those that select it, per topology key."""
     known = problem.derived(_anti_affinity_cache)
     if task_class not in known:
         relations = problem.relations
@@ -221,14 +221,14 @@ def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
 
 
 def _by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
-    """Return the anti-affinity terms among `numbers`, grouped by topology key number."""
+    """Return the anti-affinity terms among `numbers`, grouped by index of the topology key."""
     terms = np.array(numbers, np.int64)
     key_of = problem.derived(_anti_affinity_keys)[terms]
     return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
 
 
 def _anti_affinity_keys(problem: Problem) -> I64:
-    """Return (M,) the topology key number of each anti-affinity term; -1 for other terms."""
+    """Return the index (M,) of each anti-affinity term's topology key; -1 for other terms."""
     known: dict[str, int] = {}
     return np.array(
         [
@@ -312,8 +312,8 @@ class _SelectedCounts(Greedy):
             selected = self._selected[m] - leave
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
-                # If no domain has a selected pod, pods that select each other may start in a
-                # domain with nominated pods of the term, or in any domain if there are none.
+                # If no domain has a selected pod, pods that select each other may start in a domain
+                # with nominated pods of the term. Without such pods, they may start in any domain.
                 near = _in_domains(problem, m, selected)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
@@ -352,20 +352,20 @@ class _SelectedCounts(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class _Supply:
-    """The variables that count the tasks of each class on each node, with a term's domains (N,)."""
+    """A term's domains (N,), and the variables that count each class's tasks on each node."""
 
     _model: LinearModel
     _supplied: I64
     _domain: I64
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
-        """Return the supply variables of the classes on the nodes of a domain."""
+        """Return the variables of the classes' tasks on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Forbid tasks by the constraint Σ variables ≤ 0."""
+        """Forbid tasks with the constraint Σ variables ≤ 0."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
@@ -385,7 +385,7 @@ class _Supply:
 
 
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that carry and match term `m`, only carry it, and only match it."""
+    """Return the classes that carry and match term `m`, that only carry it, or only match it."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -394,7 +394,7 @@ def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list
 
 
 def _by_domain(problem: Problem, m: int, count: I64) -> I64:
-    """Return (D,) the sums of a count (N,) over the nodes of each domain of a term."""
+    """Return the sum (D,) of the counts (N,) over the nodes of each domain of a term."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     sums = np.bincount(
@@ -404,7 +404,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 
 
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that keep carriers of a term out of domains with pods that it selects."""
+    """Add constraints that keep pods with an anti-affinity term away from the pods it selects."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
@@ -426,7 +426,7 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
 
 
 def _encode_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that place carriers of a term near pods that it selects, or in a new domain.
+    """Add constraints that place pods with an affinity term near selected pods or in a new domain.
 
     Selected running tasks that may be evicted are counted in groups per domain.
     """
@@ -452,7 +452,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         flag = supply.add_presence(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(groups[d]):
-            # The variable `stays` can be 1 only if some task of the groups is not evicted.
+            # The variable `stays` can be 1 only if at least one task of the groups is not evicted.
             (stays,) = model.add_variables(0, 1)
             remaining = np.append(evictions.leave[groups[d]], stays)
             model.add_rows(0, remaining, 1, upper=int(may_leave[d]))
@@ -460,12 +460,13 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # A new domain requires at least one of the pods that select each other.
+        # A new domain is started only if one of the pods that select each other is placed there.
         model.add_rows(0, np.append(peers, start), np.append(-np.ones_like(peers), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        # A new domain starts only if all tasks of the groups are evicted: number·Σ start ≤ leave.
+        # A new domain may be started only if all tasks of the groups are evicted: number · Σ start
+        # ≤ leave.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
@@ -476,13 +477,13 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
 
 @dataclass(eq=False)
 class _TasksByDomain:
-    """The tasks on all nodes after the plan, by domain."""
+    """The tasks on all nodes after the plan, grouped by topology domain."""
 
     world: World
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
     def excluding(self, node: Node, task: Task) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield the (other task, term) pairs that exclude a task from the domains of a node."""
+        """Yield (other task, term) pairs because of which a task may not run on a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             terms = {} if value is None else by_value.get(value, {})
@@ -492,7 +493,7 @@ class _TasksByDomain:
 
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, dict[PodTerm, list[Task]]]]:
-        """The tasks of each anti-affinity term, by topology key and the task's topology value."""
+        """The tasks that carry each anti-affinity term, by topology key and topology value."""
         nodes, placed = self.world.snapshot.nodes, self.world.placements
         tasks = [(t, n) for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [(p.task, p.node) for p in placed if p.task.shape.pod_anti_affinity]
@@ -541,7 +542,7 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """Domains of one topology key with pods that all the given affinity terms select.
+    """The domains of one topology key that contain pods selected by all the given affinity terms.
 
     Attributes
     ----------

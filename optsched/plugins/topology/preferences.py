@@ -103,7 +103,7 @@ class Preferences:
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
-        """Return scores (N,) from 0 to 100 by mutual affinity with pods in the same domain.
+        """Return scores (N,), 0 to 100, by mutual affinity of the task and pods in the same domain.
 
         `selecting` contains the indices of the terms that select the task class.
         """
@@ -147,7 +147,7 @@ class Preferences:
         return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
-        """Return (N,) the sum of amounts over each node's domain; 0 for nodes without a domain."""
+        """Return the sum (N,) of amounts over each node's domain; 0 for nodes without a domain."""
         domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)

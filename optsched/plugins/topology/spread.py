@@ -1,7 +1,7 @@
 """Topology spread: the number of selected pods differs by at most maxSkew between domains.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks that carry a constraint are assumed to be placed before selected tasks that do not.
+Tasks with the constraint are assumed to be placed before selected tasks that do not have it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """Rule: in domains that get a task, the pod count exceeds the minimum by at most maxSkew."""
+    """Rule: a domain that gets a task has at most maxSkew more pods than the smallest domain."""
 
     name = "topology-spread"
     hard_switch = Switch.PREDICATE
@@ -103,13 +103,14 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number per running task, equal if the same constraints count the tasks."""
+        """Number the running tasks; tasks counted by the same constraints get equal numbers."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
-        The maxSkew constraint binds only if domain d gets a task with the spread constraint.
+        The maxSkew constraint is enforced only if a task with the spread constraint is placed in
+        domain d.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
@@ -163,7 +164,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 class _Domains:
-    """The domains of a spread term for a task class, which determines the eligible nodes.
+    """The domains of a spread term; they depend on the nodes that are eligible for the task class.
 
     Attributes
     ----------
@@ -172,8 +173,8 @@ class _Domains:
     number
         Number of domains of the term.
     eligible
-        (N,) mask of nodes whose pods the term counts. As upstream, only nodes with the topology
-        keys of all spread constraints of the class are eligible.
+        (N,) mask of nodes whose pods the term counts. As upstream, a node is eligible only if it
+        has the topology keys of all spread constraints of the class.
     present
         The domains with at least one eligible node.
 
@@ -181,7 +182,7 @@ class _Domains:
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
-        assert isinstance(source, SpreadTerm)  # noqa: S101 the kind of the term ensures it
+        assert isinstance(source, SpreadTerm)  # noqa: S101 guaranteed by the kind of the term
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
         self.number = int(problem.relations.num_domains[m])
@@ -196,7 +197,7 @@ class _Domains:
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count_by_domain(self, on_node: I64) -> I64:
-        """Return (D,) the sums of a count (N,) over the eligible nodes of each domain."""
+        """Return the sum (D,) of the counts (N,) over the eligible nodes of each domain."""
         at = self.domain_of[self.eligible]
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
         return sums.astype(np.int64)
@@ -207,17 +208,17 @@ class _Domains:
         return named
 
     def smallest_count(self, count: I64) -> int:
-        """Return the minimum of the counts (D,), or 0 with fewer than minDomains domains."""
+        """Return the minimum of the counts (D,), or 0 if fewer than minDomains domains exist."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
 
 
 class _SpreadCounts(Greedy):
-    """Tracks the number of selected tasks per domain while tasks are placed and nominated.
+    """Tracks the number of selected tasks per domain while tasks are placed or nominated.
 
     The order in which tasks are placed must not affect whether the constraints hold. A task must
-    therefore not break the constraint of a task that was placed earlier in the same domain.
+    therefore not violate the constraint of another task that was placed in the same domain before.
     Selected tasks without the constraint are assumed to be placed last. A nominated task counts
     only in the state after terminating pods have ended.
     """
@@ -243,7 +244,7 @@ class _SpreadCounts(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return the mask (N,) of nodes for one more task of a class, or None for all nodes."""
+        """Return the nodes (N,) that may take one more task of a class, or None for all nodes."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
@@ -276,7 +277,7 @@ class _SpreadCounts(Greedy):
 
 @dataclass(eq=False)
 class _Counts:
-    """Selected pods per term and node (M, N), and placed tasks per node (N,) by class."""
+    """Counts of selected pods (M, N) by term and node, and of placed tasks (N,) by class."""
 
     selected: I64
     placed: dict[int, I64] = field(default_factory=dict, init=False)

@@ -36,19 +36,18 @@ TOP = 100.0
 ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
 
 _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
-"""Ranks of roles; tasks of roles with a larger rank are assigned to buckets first
-(`affinityPriority`)."""
+"""Ranks of roles; tasks of higher-ranked roles join buckets first (`affinityPriority`)."""
 
 _LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-20}
-"""The load of one base unit of a resource; it is 1000 for resources that are not listed."""
+"""The load of one base unit of each resource; 1000 for resources that are not listed."""
 
 _Pair = frozenset[str]
-"""A pair of roles; a set with one role is the pair of the role with itself."""
+"""A pair of roles; a set with one role stands for the role paired with itself."""
 
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Order a job's tasks by bucket (a task set for one node), and prefer the bucket's nodes.
+    """Orders a job's tasks by bucket (a set of tasks for one node) and prefers the bucket's nodes.
 
     Attributes
     ----------
@@ -77,7 +76,7 @@ class TaskTopology(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The affinities between the roles of a gang, and the order of the roles.
+    """The affinities between the roles of a gang, and the rank of each role.
 
     Attributes
     ----------
@@ -105,12 +104,12 @@ class Roles:
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
-        """Return the sort key of a role."""
+        """Return the sort key of a role: its position in the task order, then its rank."""
         return (-self.place.get(role, 0), -self.rank.get(role, 0))
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Read affinity and order of roles from PodGroup annotations; None if absent or invalid.
+    """Return the affinities and role order in PodGroup annotations, or None if absent or invalid.
 
     A group that names a role twice is reported in `remarks` and invalidates all role annotations,
     as in Volcano (`readTopologyFromPgAnnotations`).
@@ -135,7 +134,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
 def _groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
-    """Yield the groups of roles in an annotation: `a,b;c` has the groups [a, b] and [c]."""
+    """Yield the groups of roles in an annotation; `a,b;c` contains the groups [a, b] and [c]."""
     text = annotations.get(key, "")
     for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
         roles = [role.strip() for role in part.split(",") if role.strip()]
@@ -187,7 +186,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its set of equal tasks (entry), and the load of its request."""
+    """A waiting task, the index of its entry (set of equal tasks), and its request's load."""
 
     task: Task
     entry: int
@@ -264,7 +263,7 @@ class _Plan:
 
     @classmethod
     def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
-        """Return the plan of a gang with waiting tasks."""
+        """Return the `_Plan` of a gang that has waiting tasks."""
         number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
         standing = [
             task
@@ -324,7 +323,7 @@ class _Plan:
 def _placement_order(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return a sort key: large buckets come first, tasks without a bucket last."""
+    """Return a sort key: tasks of large buckets come first, and tasks without a bucket last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
@@ -352,11 +351,11 @@ class _Buckets(Greedy):
         return lambda nodes: self._score(plan, gang, entry)
 
     def _score(self, plan: _Plan, gang: int, entry: int) -> F64:
-        """Return (N,) scores of nodes for the next task of an entry (set of equal tasks).
+        """Return node scores (N,) for the next task of an entry (a set of equal tasks).
 
-        The score is proportional to the number of tasks of the bucket that run on a node or still
-        fit there together with the next task, including it. The number of tasks on the node with
-        anti-affinity to the next task is subtracted.
+        The score is proportional to the number of the bucket's tasks that run on the node or still
+        fit there, including the next task. The number of tasks on the node that have anti-affinity
+        to the next task is subtracted.
         """
         bucket = plan.bucket(entry)
         if bucket is None:
@@ -370,7 +369,7 @@ class _Buckets(Greedy):
                 others.append(self._request(gang, waiting))
         count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
-        # The last tasks of the bucket are dropped first, until the remaining tasks fit.
+        # Tasks are dropped from the end of the bucket until the remaining tasks fit.
         dropped = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
         lacking = own + dropped[-1] - self._future_idle
         needed = [np.searchsorted(dropped[:, r], lacking[:, r]) for r in range(len(own))]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Return all rule violations that the actions would cause.
+    """Return all rule violations that the actions of a plan would cause.
 
-    If a plan nominates tasks, predicates must also hold after the nominated tasks have started. If
-    a plan moves tasks, all hard rules must also hold after the moved tasks have started.
+    If a plan nominates tasks, node filters must also hold after the nominated tasks have started.
+    If a plan moves tasks, all hard rules must also hold after the moved tasks have started.
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]

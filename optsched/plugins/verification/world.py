@@ -87,7 +87,7 @@ class World:
     @property
     def after(self) -> World:
         """The world after evictions: victims are terminating, moved tasks are nominated."""
-        # A `World` that caches itself would be freed only by a full garbage collection.
+        # A `World` that cached itself would be freed only by a full garbage collection.
         if not self.evictions:
             return self
         if "after" in self._worlds:
@@ -196,13 +196,13 @@ class World:
     def offers(self, node: Node) -> dict[str, int]:
         """Return the allocatable amounts of a node.
 
-        Resources that count devices of a DeviceClass for queue quotas are unlimited on a node.
+        Resources that count a DeviceClass's devices for queue quotas are unlimited on nodes.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
-        """The resources in a gang or queue that count devices of a DeviceClass."""
+        """The resources of gangs and queues that count devices of a DeviceClass."""
         named = {resource for stake in self.stakes for resource in stake.class_quotas}
         for queue in self.snapshot.queues:
             for part in (queue.capability or (), queue.deserved, queue.guarantee):
@@ -230,7 +230,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The amounts, by queue, held before the plan; child queues are excluded (see `Stake`)."""
+        """Resource usage before the plan, per queue and without child queues (see `Stake`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -239,7 +239,7 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The amounts, by queue, of bound or nominated tasks; child queues are excluded."""
+        """Resource usage of bound or nominated tasks, per queue and without child queues."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
@@ -252,7 +252,7 @@ class World:
         return self._shut[name]
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return a queue and its ancestors, nearest first; a cycle ends the list."""
+        """Return a queue and its ancestors, nearest first; the list stops at a cycle."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
@@ -301,13 +301,13 @@ def _find_closed_reason(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the amounts that a task uses on a node, including one unit of `pods`."""
+    """Return the amounts that a task uses on its node, including one unit of `pods`."""
     return {**dict(task.shape.request), PODS: 1}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The resource amounts of a gang that matter to its queue.
+    """The resource amounts of a gang that count toward its queue.
 
     Gangs with equal attributes share one object.
 
@@ -367,7 +367,7 @@ def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of several amounts, by resource."""
+    """Return the total of several amounts, per resource."""
     totals: dict[str, int] = {}
     for part in parts:
         add_into(totals, part)
