@@ -55,7 +55,7 @@ class Amounts:
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # GPU usage of pods, from bind until they leave the node.
+    held: int = 0  # GPU usage of pods, from their bind until they leave the node.
     # The part of `held` that accrued before the gang's minimum number of pods was running. Crater
     # does not bill this part.
     idle: int = 0
@@ -188,8 +188,8 @@ def user_of(gang: Gang) -> str:
     """Return the user who is charged for a gang; an empty string if the gang names no user.
 
     The user is the value of the gang's annotation `optsched.io/user`, which trace readers set from
-    the trace's user column. If it is missing, the first pod label `optsched.io/user` is used, or
-    else the first pod label `crater.raids.io/task-user`, which Crater sets.
+    the trace's user column. Without this annotation, the user is the first pod label
+    `optsched.io/user`, or else the first pod label `crater.raids.io/task-user`, which Crater sets.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -348,8 +348,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     snapshot on.
 
     A running gang counts as evicted if fewer of its pods than its minimum are running in the next
-    snapshot. It counts as failed instead if the node of a lost pod is missing or not ready. The
-    lost work is the GPU usage of the lost pods since their last checkpoint
+    snapshot. The gang counts as failed instead if the node of a lost pod is missing or not ready.
+    The lost work is the GPU usage of the lost pods since their last checkpoint
     (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last checkpoint is
     older. Charges are more accurate if snapshots are taken more often.
     """

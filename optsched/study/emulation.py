@@ -237,7 +237,7 @@ def play(
     num_jobs
         Number of jobs created together.
     min_member
-        Minimum number of a job's tasks that start together. With 6, a job is a gang; with 1, its
+        Minimum number of a job's tasks that start together: 6 makes a job a gang, and 1 lets its
         tasks start independently.
     num_cpus
         Total number of CPUs in the cluster.

@@ -27,9 +27,15 @@ def test_items_alike_are_one_kind(tmp_path) -> None:
     [
         ([((0, 2),), ((0, 1), (1, 1))], []),
         ([((0, 3),), ((1, 1),)], ["bin 0 holds 15 in dimension 0; its capacity is 10"]),
-        ([((0, 2),), ((1, 1),)], ["2 items of kind 0 are packed; there are 3"]),
-        ([((0, 2),), ((0, 1), (1, 1)), ((2, 1),)], ["bin 2 holds kind 2, which does not exist"]),
-        ([((0, 2),), ((0, 1), (1, 1)), ((1, 0),)], ["bin 2 holds kind 1, which does not exist"]),
+        ([((0, 2),), ((1, 1),)], ["2 items of type 0 are packed, but there are 3"]),
+        (
+            [((0, 2),), ((0, 1), (1, 1)), ((2, 1),)],
+            ["bin 2 holds item type 2, which does not exist"],
+        ),
+        (
+            [((0, 2),), ((0, 1), (1, 1)), ((1, 0),)],
+            ["bin 2 holds item type 1, which does not exist"],
+        ),
     ],
 )
 def test_what_is_no_packing(bins, wrong: list[str]) -> None:

@@ -59,8 +59,8 @@ class Row:
     def identity_of_finished(self) -> object:
         """A key that is equal for two replays in which the same jobs finished.
 
-        It contains the names of the finished jobs, or only their number if the result lists no
-        jobs. It also contains the jobs that arrived during the warm-up and did not finish.
+        The key contains the names of the finished jobs, or only their number if the result lists no
+        jobs. The key also contains the jobs that arrived during the warm-up and did not finish.
         """
         finished = self.result["metrics"]["finished"] if self.jobs is None else self.finished
         return finished, frozenset(self.result.get("unfinished_of_warm_up", ()))
@@ -188,7 +188,8 @@ class Comparison:
     def verdict(self, model: str, figure: Figure) -> str:
         """Return `better` or `worse`, or an empty string if the difference is not significant.
 
-        If different jobs finished under the two models, only `finished` can be better or worse.
+        If different jobs finished under the two models, only the metric `finished` can be better or
+        worse.
         """
         found = self.difference(model, figure)
         if found is None or not found.is_clear or not figure.is_judged:

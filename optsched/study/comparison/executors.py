@@ -211,7 +211,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # Any exception, since the server is unknown.
+        except Exception as e:  # An unknown server may cause any exception.
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

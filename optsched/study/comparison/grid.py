@@ -70,7 +70,7 @@ class UnfinishedReason:
 
     code: str  # Reason code of a pending gang in a plan, or `Running` or `Undecided`.
     num_gangs: int  # Number of gangs with this reason, over all replays.
-    # Name of the gang that waited longest; `message` is the message for this gang.
+    # Name of the gang that waited longest, to which `message` refers.
     example: str
     waited_ms: int  # Time in milliseconds that `example` waited.
     message: str
@@ -97,7 +97,7 @@ def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any
 
 
 def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
-    """Merge the unfinished reasons of several results by code, the most frequent reason first."""
+    """Merge the reasons in several results by code; the most frequent reason comes first."""
     return _merge(
         UnfinishedReason(
             each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]

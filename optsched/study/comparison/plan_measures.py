@@ -58,7 +58,7 @@ class PlanMeasures:
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
-    """Return the measures of a plan; `snapshot` is the cluster for which it was computed."""
+    """Return the measures of a plan; `snapshot` is the cluster for which the plan was computed."""
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MOVED: Final = 1
-"""Maximum percentage of the pods placed by FGD that may move in the search of column "moved"."""
+"""Maximum percentage of the pods placed by FGD that may move (table column "moved")."""
 
 _COLUMNS: Final = ("offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
 

@@ -75,7 +75,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each class of which an unplaced pod fits on a node.
+    """Return a message for each class with an unplaced pod that would fit on a node.
 
     The message names the first unplaced pod of the class.
     """

@@ -8,9 +8,9 @@ pods that together request slightly more than all GPUs (`optsched.study.gpu_pack
 pod becomes a slot: capacity for one pod of its class on its node.
 
 A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
-slot of another class. If there is none, it takes capacity outside the slots, on the node with the
-best FGD score. As a last resort, the pod takes any idle capacity, and the slots that use this
-capacity are dropped. A pod that fits on some node is never rejected.
+slot of another class. If there is no such slot, the pod takes capacity outside the slots, on the
+node with the best FGD score. As a last resort, the pod takes any idle capacity, and the slots that
+use this capacity are dropped. A pod that fits on some node is never rejected.
 
 If nodes run out of CPU before GPUs, pods without a slot of their class use up many slots, and FGD
 alone would allocate more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore
@@ -48,7 +48,7 @@ def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool of the workload's nodes and one pod of each class in `classes` (T,).
+    """Return a pool of the workload's nodes and one pod per element of `classes` (T,).
 
     Pods that request no GPU must be placed.
     """

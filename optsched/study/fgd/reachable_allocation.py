@@ -46,7 +46,7 @@ class Experiment:
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.
-    pool: Pool  # The nodes, and one pod of each class in `classes`.
+    pool: Pool  # The nodes, and one pod per element of `classes`.
     fgd: Layout  # Placement by FGD, as pod counts.
     placed: list[Placed]  # Placement by FGD, pod by pod.
     rank: I64  # Rank (N,) by which FGD breaks ties between nodes.

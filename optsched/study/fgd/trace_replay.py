@@ -90,7 +90,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
 
 
 class _Cluster:
-    """The nodes of B runs, sorted by rank: on ties, `argmax` then selects the lowest rank."""
+    """The nodes of B runs, sorted by rank, so that `argmax` selects the lowest rank on ties."""
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines, self._policy, self._requests = workload.machines, policy, workload.requests

@@ -136,7 +136,7 @@ class Arrivals:
     """The arrivals and node ranks of one seed."""
 
     classes: I64  # Class (T,) of each pod, in arrival order.
-    rank: I64  # Rank (N,) of each node; the lowest rank breaks ties.
+    rank: I64  # Rank (N,) of each node; ties go to the node with the lowest rank.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:

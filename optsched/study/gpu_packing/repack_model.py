@@ -1,4 +1,4 @@
-"""A CP-SAT model that repacks a few nodes: their pods and waiting pods are placed anew.
+"""A CP-SAT model that repacks a few nodes with their own pods and waiting pods.
 
 Integer variables count the pods of each class on each node, and the GPU shares of each size on each
 GPU. To break symmetry, a node's shared GPUs come first, unless the model must distinguish the GPUs.

@@ -1,9 +1,9 @@
 """Solve an integer program over node classes, then improve the solution by neighbourhood search.
 
-A neighbourhood consists of a few nodes. The search removes all pods from the nodes of a
-neighbourhood, and places these pods and waiting pods anew. Nodes with more idle GPU capacity are
-drawn more often. No neighbourhood makes the layout worse. The method is from Shaw, "Using
-constraint programming and local search methods to solve vehicle routing problems", 1998.
+A neighbourhood consists of a few nodes. The search removes all pods from these nodes, then places
+the removed pods and waiting pods on them. Nodes with more idle GPU capacity are drawn more often.
+No neighbourhood makes the layout worse. The method is from Shaw, "Using constraint programming and
+local search methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Effort:
 
     nodes: int = 6  # Number of nodes in a neighbourhood.
     seconds: float = 0.5  # Limit for one neighbourhood, in CP-SAT deterministic time.
-    # Added to the idle GPU capacity of each node, in thousandths of a GPU; nodes are drawn with
-    # probability proportional to the sum.
+    # The probability that a node is drawn is proportional to its idle GPU capacity plus this floor,
+    # in thousandths of a GPU.
     floor: int = 50
 
 

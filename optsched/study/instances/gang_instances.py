@@ -78,7 +78,7 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Impossible:
-    """The expected reason code of the gang that cannot start, keyed by the gang's key."""
+    """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
     # Why the gang cannot start: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
     # or `pairs`. The cases are explained in `instances/README.md`.

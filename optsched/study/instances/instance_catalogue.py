@@ -257,7 +257,7 @@ def _read_entry(fields: Fields) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Stands for the model of vector bin packing instances, which have none."""
+"""Placeholder for the model name of vector bin packing instances, which have no model."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"

@@ -165,7 +165,7 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Omit loan levels whose value is zero, because a plan may omit them.
+    """Return the level values without loan levels of value zero, which a plan may omit.
 
     A loan level counts what is placed above a queue's fair share.
     """
@@ -187,7 +187,7 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
     for key, code in entry.pending.items():
         reason = reasons.get(key)
         if reason is None:
-            problems.append(f"{key} starts; the expected reason is {code}")
+            problems.append(f"{key} starts, but should wait; the expected reason is {code}")
         elif reason.code.value != code:
             problems.append(f"{key} waits for {reason}; the expected reason is {code}")
     problems += check_gpu_shares(snapshot, plan.actions)
@@ -200,6 +200,6 @@ def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
         listed: Any = json.loads(source)
         bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]
     except (ValueError, TypeError) as e:
-        return Proof((), (f"is not a list of bins, which are lists of [item type, number]: {e}",))
+        return Proof((), (f"is not a list of bins of [item type, number] pairs: {e}",))
     problems = wrong_with_bins(packing_of(entry.recipe), bins)
     return Proof((("bins", len(bins)),), tuple(problems))

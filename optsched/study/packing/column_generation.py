@@ -170,7 +170,7 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return columns that the remaining items allow, those used at least once first.
+        """Return the most used columns that fit the remaining items, roughly in order of use.
 
         Parameters
         ----------
@@ -181,8 +181,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of returned columns, as a fraction of the sum of all uses. Columns that
-            are used at least once are always returned.
+            Maximum number of returned columns, as a fraction of the sum of all uses. The maximum is
+            at least the number of columns that are used at least once.
 
         """
         at = np.flatnonzero(uses > CLEAR)

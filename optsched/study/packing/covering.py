@@ -91,7 +91,7 @@ def fewest_columns(
     between
         Minimum and maximum number of bins; the minimum must be a proved lower bound.
     work
-        Limit in CP-SAT deterministic time. A unit is about one second on one core, regardless of
+        Limit in CP-SAT deterministic time; a unit is about one second on one core, regardless of
         the machine's load.
     seconds
         Limit in wall-clock time, with two workers.

@@ -162,7 +162,7 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
         strange = [k for k, n in inside if not 0 <= k < len(problem.kinds) or n < 1]
         if strange:
             b = bins.index(inside)
-            wrong.append(f"bin {b} holds kind {strange[0]}, which does not exist or is empty")
+            wrong.append(f"bin {b} holds item type {strange[0]}, which does not exist or is empty")
             continue
         packed.update({k: copies * n for k, n in inside})
         for d, most in enumerate(problem.capacity):
@@ -171,7 +171,7 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
                 b = bins.index(inside)
                 wrong.append(f"bin {b} holds {filled} in dimension {d}; its capacity is {most}")
     wrong.extend(
-        f"{packed[k]} items of kind {k} are packed; there are {kind.number}"
+        f"{packed[k]} items of type {k} are packed, but there are {kind.number}"
         for k, kind in enumerate(problem.kinds)
         if packed[k] != kind.number
     )

@@ -171,7 +171,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins like the function `best_bins`, but first the best bin for each item type."""
+        """Return bins like the function `best_bins`; the best bin per item type comes first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
@@ -299,7 +299,7 @@ class _Growth:
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """Yield index arrays (bin, item), in batches; they fit in the most selective dimension."""
+        """Yield index arrays (bin, item) in batches; items fit in the most selective dimension."""
         num = len(self._kind)
         most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

@@ -43,8 +43,8 @@ def packing_document(
     instance
         The packed instance.
     bins
-        The bins of the packing. If the instance has more than `MOST_LISTED` items, memory and time
-        depend only on the number of distinct bins.
+        The bins of the packing; with more than `MOST_LISTED` items, memory and time depend only on
+        the number of distinct bins.
     result
         The number of bins, the lower bound and the methods that found them.
     made
@@ -85,7 +85,7 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     """Yield (bin, number of copies), in order; a bin is a tuple of (row number, number of items).
 
     The items of a type are taken from the rows that have its sizes, in row order. If copies of a
-    bin take their items from different rows, they are yielded separately.
+    bin take their items from different rows, the copies are yielded separately.
     """
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[list[int]]] = defaultdict(list)

@@ -1,6 +1,6 @@
 """Predict when hypothetical jobs would start, by running a session on a cluster with the jobs.
 
-A second session, on the cluster without the jobs, shows which other gangs they affect.
+A second session, on the cluster without the jobs, shows which other gangs the jobs affect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Start(StrEnum):
 
     - NOW: the gang starts in this session.
     - SOON: the gang starts after terminating pods and victims have released their resources.
-    - LATER: the gang starts in a later session at the earliest.
+    - LATER: the gang does not start before a later session.
     - NEVER: the gang does not fit on the current nodes.
     """
 
@@ -72,12 +72,12 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The predictions for the added gangs, and the other gangs that they affect."""
+    """The predictions for the added gangs, and the other gangs that the added objects affect."""
 
     taken_ms: int  # Time of the snapshot.
     added: tuple[Prediction, ...]
-    # `starts_no_more` are other gangs that would start now without the added objects, but not with
-    # them. `starts_too` are other gangs that would start now only with the added objects.
+    # `starts_no_more` lists other gangs that would start now without the added objects, but not
+    # with them. `starts_too` lists other gangs that would start now only with the added objects.
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
@@ -88,8 +88,8 @@ class Predictions:
 class Added:
     """The hypothetical objects that are added to the cluster."""
 
-    # Pods and PodGroups here must not exist in the cluster. Objects of other kinds may replace
-    # existing objects.
+    # Pods and PodGroups in this list must not exist in the cluster. Objects of other kinds may
+    # replace existing objects.
     objects: Sequence[Manifest]
     # Pods that a controller creates after an added PodGroup is enqueued, keyed by PodGroup.
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSetti
 
 
 class _Predictor:
-    """Adds the objects to the cluster and runs sessions on the result, for one prediction."""
+    """Computes one prediction: adds the objects to the cluster and runs sessions on the result."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, settings: PredictionSettings, now_ms: int
@@ -309,7 +309,7 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 
 
 def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
-    """Return the node of each pod of a gang for which the plan has an action of type `kind`."""
+    """Return the nodes of a gang's pods for which the plan has an action of type `kind`."""
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
 

@@ -90,8 +90,8 @@ def waiting(
     key
         Key of the gang.
     pods
-        Pods that a controller will create after the gang is enqueued. The total request of these
-        pods is the gang's demand.
+        Pods that a controller will create after the gang is enqueued; their total request is the
+        gang's demand.
     settings
         The policy and the decoding options.
 

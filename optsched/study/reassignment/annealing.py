@@ -25,7 +25,7 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Capacity is checked for this number of the best swap partners of each process."""
+"""For each process, capacity is checked only for this number of the best swap partners."""
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
@@ -105,7 +105,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes, a fraction `Style.large` in proportion to size."""
+        """Return distinct random processes; draw a fraction `Style.large` in proportion to size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -127,8 +127,7 @@ def temperature_schedule(
     """Return the temperature as a function of the elapsed fraction of the time.
 
     `limits` are the first and the last temperature, such as `COOLING`. The temperatures are
-    multiples of the mean absolute cost change of sampled shifts, starting from the initial
-    assignment.
+    multiples of the mean absolute cost change of sampled shifts from the initial assignment.
     """
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))

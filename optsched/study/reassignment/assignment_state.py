@@ -122,7 +122,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Whether (S,) each service has dependencies or dependents, or must span locations."""
+        """Whether (S,) services have dependencies or dependents, or must use several locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -186,7 +186,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) over all services except one with `moved` (K,) processes."""
+        """Return the maximum (K,) without a service that has `moved` (K,) moved processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -261,7 +261,7 @@ class AssignmentState:
         return delta
 
     def _may_shift(self, processes: I64, current: I64) -> Bool:
-        """Return whether (K, M) each process may move from `current` (K,) to each machine."""
+        """Return whether (K, M) each process may move from its machine `current` (K,) to each."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])

@@ -7,7 +7,8 @@ pay on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
 weight times excess" and "use at most the capacity". The challenge's own bound is the special case b
-= 0, in which the price a of each cost term is either 0 or its weight, on all machines alike.
+= 0, in which the price a of each cost term is the same on all machines: 0 or the weight of the cost
+term.
 
 Prices are integer multiples of a power of two, which makes float64 sums of prices exact.
 """
@@ -67,7 +68,7 @@ def bound_of(instance: Instance, prices: Prices) -> int:
 def better_prices(
     instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
 ) -> Prices:
-    """Return prices that prove a higher bound, found by subgradient steps of Polyak's step size.
+    """Return prices that prove a higher bound, found by subgradient steps with Polyak's step size.
 
     `cost` is the target value in Polyak's rule.
     """

@@ -29,7 +29,7 @@ _DEAR: Final = 12
 """Maximum number of processes that may move from a costly machine."""
 
 _ANYONE: Final = 0.3
-"""Added to each weight when spare machines are drawn, as a fraction of the mean weight."""
+"""Fraction of the mean weight that is added to each weight when spare machines are drawn."""
 
 _ANYWAY: Final = 0.15
 """Minimum probability of each neighbourhood type, even of one that has saved no cost."""
@@ -64,12 +64,12 @@ class Neighbourhoods:
 
     - Random machines, with all their processes.
     - An overloaded machine and machines with spare capacity, with all their processes.
-    - A costly machine with its largest processes, random other machines, and the initial machines
-      of processes that had been moved there; these processes may return. With transient resources,
+    - A costly machine with its largest processes, and random other machines. Processes that were
+      moved to the random machines may return to their initial machines. With transient resources,
       large processes can move only if small processes first free capacity on other machines.
 
     `machine_of` (P,) is the best assignment so far. `is_best` is true once a neighbourhood of all
-    processes has proved that assignment optimal.
+    processes has proved `machine_of` optimal.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:

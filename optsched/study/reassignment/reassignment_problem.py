@@ -22,7 +22,7 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # A moved process occupies the resource on its old and new machine.
+    is_transient: bool  # A moved process also keeps the resource on its old machine.
     load_weight: int  # Cost per unit of usage above a machine's safety capacity.
 
 

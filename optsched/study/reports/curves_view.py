@@ -185,8 +185,8 @@ def share_charts(view: View) -> list[Chart]:
 class Curve:
     """The distribution over gangs of a time, for example of the completion time, in seconds.
 
-    A gang without a known time, for example an unfinished gang, has no value. The fractions count
-    these gangs too, because starvation must not improve the curve.
+    A gang without a known time, for example an unfinished gang, has no value. The fractions also
+    count gangs without a value, because starvation must not improve the curve.
     """
 
     name: str

@@ -104,10 +104,9 @@ def quantile_chart(
 ) -> Chart:
     """Return a chart of quantiles with one row per key of `times` (in milliseconds).
 
-    By default, each time belongs to one gang. The chart then shows the number of gangs, and the
-    rows with the longest times come first. If `is_pooled` is true, the times are percentiles from
-    several replays; the chart then does not show how many there are, and the rows keep the given
-    order.
+    By default, each time belongs to one gang, the chart shows the number of gangs, and the rows
+    with the longest times come first. If `is_pooled` is true, the times are percentiles from
+    several replays, the chart does not show their number, and the rows keep the given order.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = list(ordered)

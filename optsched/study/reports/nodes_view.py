@@ -226,7 +226,7 @@ def _group_chart(view: View) -> Chart:
 
 
 def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions of each node group that queues hold and that are down.
+    """Return the fractions of each node group that queues hold, and the fractions that are down.
 
     Held fractions are an array (group, queue colour, time bin); down fractions are an array (group,
     time bin).

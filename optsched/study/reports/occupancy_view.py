@@ -123,7 +123,7 @@ def grid_film(
     at: Sequence[float],
     captions: Sequence[str],
 ) -> Film:
-    """Return a grid with a slider, with which the instant is selected.
+    """Return a grid with a slider that selects the instant.
 
     `chart` is (title, legend, tables, note). `at` lists the instants, as fractions of the time
     axis. `captions` lists the grid's caption at each instant.
@@ -376,7 +376,7 @@ def _node_grid(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return each cell's changes, given its owner and percentage (cell, instant)."""
+    """Return each cell's changes; `owner` and `part` (percent) are arrays (cell, instant)."""
     found: list[list[tuple[int, Parts]]] = []
     for owners, filled in zip(owner, part, strict=True):
         changes = (np.diff(owners) != 0) | ((np.diff(filled) != 0) & (owners[1:] >= 0))

@@ -103,7 +103,7 @@ class View:
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """The start and end of each stay; stays that go on end after the timeline's end."""
+        """The start and end of each stay; ongoing stays are extended beyond the timeline's end."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 

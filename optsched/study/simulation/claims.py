@@ -34,8 +34,8 @@ class ClaimBook:
     devices
         Initial state of the devices.
     standing
-        Tasks that initially have a node. A claim that is neither used by a task in `standing` nor
-        reserved for a pod outside `known` is deallocated.
+        Tasks that initially have a node; a claim that no such task uses is deallocated, unless it
+        is reserved for a pod outside `known`.
     known
         UIDs of the simulated pods.
 

@@ -51,7 +51,7 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return a trace of the changes between snapshots, which must be in chronological order.
+    """Return a trace of the changes between snapshots, given in chronological order.
 
     A gang arrives at its creation time. A gang runs from the time at which its first task is bound
     until the first snapshot in which it has finished or is missing. A gang that still exists in the

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """The node on which a task is placed, and the indices of its GPUs on the node."""
+    """The node on which a task is placed, and the indices of the task's GPUs."""
 
     task: str
     node: str

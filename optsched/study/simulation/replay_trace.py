@@ -1,4 +1,4 @@
-"""Replay a trace that the user names; the result includes the settings that reproduce it."""
+"""Replay a trace that the user names; the result includes the settings of the replay."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
-        """Add the gang of an arrival, with all tasks pending; return its job."""
+        """Restore the placements of tasks; return the placements in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._sit(

@@ -498,7 +498,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add allocated, idle and unusable capacity, times the elapsed time, to the time sums."""
+        """Integrate allocated, idle and unusable capacity over the elapsed time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -553,7 +553,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the queues' dominant shares, times the elapsed time, to the time sums."""
+        """Integrate the queues' dominant shares over the elapsed time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]

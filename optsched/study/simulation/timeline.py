@@ -89,8 +89,8 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
     """Return each queue's mean fraction of all GPUs in each time bin.
 
-    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, the fractions
-    are of CPUs.
+    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, these are
+    fractions of all CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -171,7 +171,7 @@ class Stay(NamedTuple):
     job: int  # Index of the task's job in `Timeline.jobs`.
     task: str
     node: int
-    lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; as in `Lanes`.
+    lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; see `Lanes`.
     milli: int  # Capacity held in each lane, in thousandths.
     shape: int  # Index of the task's request in `Timeline.shapes`.
     from_ms: int
@@ -255,9 +255,9 @@ class Timeline:
     shapes: NDArray[np.float64]
     down: Sequence[tuple[int, int, int]]  # When nodes are down: (node index, from_ms, to_ms).
     end_ms: int  # End of the timeline; at least 1.
-    # (at_ms, largest gap, mean gap) of each session, over the levels that have a bound.
+    # For each session: (at_ms, largest gap, mean gap) over the levels that have a bound.
     gaps: Sequence[tuple[int, float, float]] = ()
-    # (code, message) of each gang that is waiting at the end, from the last session, keyed by gang.
+    # Why gangs are waiting at the end: (code, message) from the last session, keyed by gang.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
