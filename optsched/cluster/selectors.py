@@ -1,4 +1,4 @@
-"""Label requirements and the selectors built from them, with Kubernetes semantics."""
+"""Label requirements, selectors, taints and tolerations, with the semantics of Kubernetes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def _as_int(text: str | None) -> int | None:
-    """Parse an integer as Go's `strconv.ParseInt(text, 10, 64)`; `int` also accepts `1_000`."""
+    """Parse an integer like Go's `strconv.ParseInt(text, 10, 64)`, which rejects `1_000`."""
     if text is None or not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -96,11 +96,11 @@ class LabelSelector:
 def narrowest_labels(
     selectors: Sequence[LabelSelector | None],
 ) -> list[tuple[tuple[str, str], ...]]:
-    """Return a set of labels for each selector; each selected object has at least one of them.
+    """Return labels for each selector such that each selected object has at least one of them.
 
-    If a selector has several requirements with the operator `In`, the labels come from the
-    requirement whose labels the fewest other selectors name. The result is empty for a selector
-    without such a requirement.
+    The labels are those of one requirement with the operator `In`. If a selector has several such
+    requirements, the one with the labels that the fewest other selectors name is used. If it has
+    none, its result is empty.
     """
     named = [
         [
@@ -164,7 +164,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint of a node, which repels pods that do not tolerate it."""
+    """A taint, which keeps pods that do not tolerate it away from a node or device."""
 
     key: str
     value: str
@@ -177,9 +177,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's toleration of taints.
+    """A toleration of taints.
 
-    An empty key with `exists` tolerates every key, and a missing effect tolerates every effect.
+    If `exists` is true, it tolerates taints with any value, and with any key if `key` is empty. If
+    `effect` is None, it tolerates taints with any effect.
     """
 
     key: str = ""

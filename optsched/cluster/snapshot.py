@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
 NO_POD_LIMIT = 1 << 40
-"""The pod capacity of a node that does not report a limit."""
+"""The pod capacity of a node that reports no limit on its number of pods."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
@@ -60,15 +60,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _CacheOwner:
-    """Base class that caches the results of pure functions of the object."""
+    """Base class of objects that cache values computed from them."""
 
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Self], Derived]) -> Derived:
-        """Return the result of a pure function of this object, computed once.
+        """Return `compute(self)`, which is computed once; `compute` must be a pure function.
 
-        An object that does not change stays the same object in the next session, which reuses the
-        result.
+        The next snapshot contains the same object if the cluster object has not changed, so later
+        sessions reuse the result.
         """
         known = self._derived
         if compute not in known:
@@ -84,7 +84,7 @@ class Node(_CacheOwner):
     Attributes
     ----------
     allocatable
-        Allocatable resources, including `pods`; if `pods` is missing, the number of pods is
+        Allocatable amounts, including `pods`; if `pods` is missing, the number of pods is
         unlimited.
     ready
         Whether the node is ready; a node that is not ready has no capacity.
@@ -100,7 +100,7 @@ class Node(_CacheOwner):
     shared_gpus
         GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        Why a device plugin's report on the node cannot be parsed completely; empty if it can.
+        The reason that a device plugin's report cannot be parsed completely; empty if it can.
     numa
         The NUMA nodes of the node, or None if no agent reports them.
     store
@@ -134,8 +134,8 @@ class Node(_CacheOwner):
     def offer(self, resource: str) -> int:
         """Return the allocatable amount of one resource.
 
-        Resources that count devices of a DeviceClass in queues are not limited by nodes, because
-        devices are allocated to claims individually.
+        Queue quotas on DeviceClasses (`deviceclass/…`) have no limit on nodes, because the devices
+        themselves are allocated to claims.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
         return max((n for name, n in self.allocatable if name == resource), default=limit)
@@ -187,18 +187,19 @@ class Gang(_CacheOwner):
     min_member
         The minimum number of tasks that must run together (`minMember`).
     min_role
-        (role, number) pairs: the minimum per role as specified; `role_minimums` has the effective
-        ones.
+        (role, number) pairs: the specified minimum of each role; see `role_minimums` for the
+        effective minimums.
     min_resources
         Resources that must be available before any pod of the gang starts.
     min_usage
-        Entries of `minResources` that only ResourceQuotas limit, such as `limits.cpu`.
+        The amounts in `minResources` that only ResourceQuotas limit, such as `limits.cpu`.
     tasks
         All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
-        Time since which the gang has been waiting: its creation time, or the end of its last run.
+        Time since which the gang has been waiting, in epoch milliseconds: its creation time, or the
+        end of its last run.
     topology
-        The topology request of the gang, or None without one.
+        The topology request of the gang, or None.
     sub_groups
         Rules that form subgroups; a task belongs to the subgroup of the first matching rule.
     is_loose
@@ -206,7 +207,7 @@ class Gang(_CacheOwner):
     owner
         The controller of the PodGroup, or None if it has none.
     problem
-        Why the gang cannot be scheduled, whatever the plugins decide; None if it can be.
+        The reason that the gang cannot be scheduled, independent of plugins, or None.
 
     """
 
@@ -245,8 +246,8 @@ class Gang(_CacheOwner):
         """(role, number) pairs: how many tasks of each role the gang's minimum includes.
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores them
-        (`CheckTaskReady`), so a job may start without its driver. optsched instead sets the minimum
-        of each role in `min_role` that has pods to 1. If even the number of such roles exceeds
+        (`CheckTaskReady`), so a job may start without its driver. In this case, optsched sets the
+        minimum to 1 for each role in `min_role` that has pods. If there are more such roles than
         `min_member`, no role has a minimum.
         """
         minimums = tuple((role, least) for role, least in self.min_role if least > 0)
@@ -258,10 +259,10 @@ class Gang(_CacheOwner):
 
     @property
     def missing_resources(self) -> Amounts:
-        """`min_resources` minus the requests of succeeded tasks that are part of the minimum.
+        """`min_resources` minus the requests of the succeeded tasks that count towards the minimum.
 
-        Succeeded tasks of a role are subtracted up to the role's minimum. Of the other succeeded
-        tasks, at most `min_member` minus the sum of all role minimums are subtracted.
+        Of the succeeded tasks of a role, as many count as the role's minimum. Of the remaining
+        succeeded tasks, at most `min_member` minus the sum of all role minimums count.
         """
         return self.derived(_missing_resources)
 
@@ -313,7 +314,7 @@ class NodeGroups:
     Attributes
     ----------
     required, preferred
-        Node groups that the queue is restricted to, and node groups that it prefers.
+        Node groups to which the queue is restricted, and node groups that it prefers.
     excluded
         Node groups that the queue must not use.
     last_resort
@@ -322,7 +323,7 @@ class NodeGroups:
         (group, amounts) pairs: the maximum that the queue's tasks may hold in a node group. A
         missing resource is unlimited.
     problem
-        Why the limits cannot be parsed; empty if they can.
+        The reason that the limits cannot be parsed; empty if they are valid.
 
     """
 
@@ -335,7 +336,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether the affinity names any node group, apart from `limits`."""
+        """Whether the affinity names any node group; `limits` are ignored."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -346,7 +347,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a queue may exceed its deserved share before other queues reclaim the excess.
+    """A queue's overuse tolerance: by how much it may exceed its deserved share without reclaim.
 
     Attributes
     ----------
@@ -361,16 +362,16 @@ class Tolerance:
     amounts: Amounts = ()
 
     def protected_amount(self, resource: str, due: int) -> int:
-        """Return how much of a resource is protected from reclaim: `due` plus the tolerance.
+        """Return the amount of a resource that is protected from reclaim, in base units.
 
-        Returns 0 if `due` is 0.
+        It is the deserved amount `due` plus the tolerance, or 0 if `due` is 0.
         """
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """The maximum amount of a resource that a queue may hold after reclaiming it in a session.
+    """The maximum amount of a resource that a queue may hold if it reclaims in this session.
 
     Attributes
     ----------
@@ -393,10 +394,10 @@ class Queue:
     Attributes
     ----------
     capability
-        Hard limit by resource; a missing resource is unlimited. None means that every resource is
+        Hard limit by resource; a missing resource is unlimited. If it is None, all resources are
         unlimited.
     deserved
-        Deserved amount by resource, for the `capacity` plugin; a missing resource has none.
+        Deserved amount by resource, for the `capacity` plugin; 0 for a missing resource.
     guarantee
         Guaranteed amount by resource, which other queues cannot use.
     parent
@@ -406,9 +407,8 @@ class Queue:
     node_groups
         Node groups that the queue may use; ignored unless the policy enables a node group plugin.
     tolerance
-        How far the queue may exceed its deserved share before other queues reclaim, or None if not
-        specified. Queues with a tolerance give back the capacity above it before queues without
-        one.
+        The queue's overuse tolerance, or None. Reclaim first takes what queues with a tolerance use
+        beyond it, and then the overuse of other queues.
     problem
         The validation error of the Queue object, or None; no task of an invalid queue is placed.
 
@@ -457,16 +457,16 @@ class Claim:
     Attributes
     ----------
     nodes
-        Selects the nodes that can reach the volume, or for which one may be provisioned; None for
-        all nodes.
+        Selects the nodes that can reach the claim's volume or, if the claim is unbound, for which a
+        volume may be provisioned; None for all nodes.
     waits_for_consumer
         Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        Why pods that use the claim cannot start (unbound, lost); empty if they can.
+        The reason that pods with this claim cannot start, such as a lost volume, or empty.
     size_bytes
         The requested storage in bytes while the claim waits for its pod.
     provisions
-        Whether a volume can be provisioned; otherwise only existing volumes qualify.
+        Whether a volume can be provisioned; if not, the claim needs an existing volume.
     selected_node
         The node for which a volume is being provisioned (`volume.kubernetes.io/selected-node`).
     volumes
@@ -493,11 +493,11 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim may compete with other claims for existing volumes."""
+        """Whether the claim waits for a consumer and may compete with others for its volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the claim's volume, or a volume it could be bound to."""
+        """Return whether a node can reach a volume to which the claim is or could be bound."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -508,7 +508,7 @@ class Claim:
 
     @property
     def attachment(self) -> tuple[str, str] | None:
-        """The (driver, handle) of the volume that a node attaches, or None without a CSI driver."""
+        """The (driver, handle) of the volume that nodes attach, or None without a CSI driver."""
         return (self.driver, self.handle or f"claim {self.key}") if self.driver else None
 
 
@@ -525,8 +525,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may exceed the budget. Only the administrator can
-        allow this, not the owner of the budget.
+        Whether reclaim within a queue's guarantee may violate the budget. The administrator decides
+        this, not the owner of the budget.
 
     """
 
@@ -537,7 +537,7 @@ class Budget:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the protected pods."""
+        """The namespace of the budget and of the pods that it protects."""
         return self.key.partition("/")[0]
 
 
@@ -561,17 +561,17 @@ class Quota:
 
     @property
     def namespace(self) -> str:
-        """The namespace that the quota limits."""
+        """The namespace of the quota and of the pods that it limits."""
         return self.key.partition("/")[0]
 
 
 def are_identical(objects: Sequence[object], others: Sequence[object]) -> bool:
-    """Return whether two sequences hold the same objects in the same order."""
+    """Return whether two sequences hold identical (not only equal) objects in the same order."""
     return len(objects) == len(others) and all(map(is_, objects, others))
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """Return `compute(gang)` for each gang, cached by `Gang.derived`, with a fast path."""
+    """Return `gang.derived(compute)` for each gang; faster than separate calls."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -604,29 +604,29 @@ def uniform_gang(
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """Capacity that must be free from `start_ms` on so that a gang can start.
+    """Capacity that is reserved from `start_ms` on, so that a gang can then start.
 
     Attributes
     ----------
     gang
         Key of the gang that holds the reservation.
     priority
-        Priority of that gang; gangs of a higher priority ignore the reservation.
+        Priority of that gang; gangs with a higher priority ignore the reservation.
     start_ms
         Expected start time of the gang, in epoch milliseconds.
     is_open
         Whether `start_ms` is only a lower bound, because the gang waits for an event whose time is
         unknown.
     nodes
-        (node, amounts that must be free on it) pairs, sorted by node name.
+        (node, amounts reserved on the node) pairs, sorted by node name.
     queues
-        (queue, amounts that must be free within its capability) pairs, sorted by queue name.
+        (queue, amounts reserved within the queue's capability) pairs, sorted by queue name.
     entitled
-        Keys of gangs of other queues that ignore the reservation, because their queues are entitled
-        to the capacity.
+        Keys of the gangs of other queues that may ignore the reservation, because their queues are
+        entitled to the capacity.
     entitlements
-        (queue, amounts that the queue may hold including its gangs in `entitled`) pairs, sorted by
-        queue name.
+        (queue, maximum amounts that the queue and its gangs in `entitled` may hold) pairs, sorted
+        by queue name.
 
     """
 
@@ -641,12 +641,12 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether capacity is reserved; otherwise the reservation only affects the gang order."""
+        """Whether capacity is reserved; if not, the reservation only affects the gang order."""
         return bool(self.nodes or self.queues)
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The reservation with no reserved capacity, for a gang that is placed before others."""
+        """A copy without reserved capacity, for a gang that only has to be placed before others."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 
@@ -657,7 +657,7 @@ class Snapshot:
     Attributes
     ----------
     taken_ms
-        Time of the snapshot, in epoch milliseconds. A session reads no other time of day.
+        Time of the snapshot, in epoch milliseconds; the session's only time of day.
     nodes, gangs, queues
         Nodes, gangs and queues, sorted by name (gangs by key); names are unique.
     claims
@@ -673,7 +673,7 @@ class Snapshot:
     sharding
         The node shards of the cluster, and the shard of this scheduler.
     answers
-        (request, response) pairs of the calls to extenders in a recorded session.
+        (request, response) pairs of the extender calls in a recorded session.
     reservations
         Reservations for gangs, earliest first; computed by the session, not read from the API.
     entitlements
@@ -723,7 +723,7 @@ class Snapshot:
 
     @cached_property
     def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The distinct resource requests and constraints of all tasks on nodes."""
+        """The distinct `TaskShape` objects of all tasks on nodes."""
         by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
         return tuple(dict.fromkeys(by_node))
 
@@ -739,9 +739,9 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """Number of residents that use a volume, keyed by CSI driver, volume, and node index.
+        """Maps CSI driver, volume and node index to the number of the node's tasks with the volume.
 
-        Only nodes that limit the number of volumes of the driver are included.
+        Only nodes that limit the number of the driver's volumes are included.
         """
         found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
         for n, node in enumerate(self.nodes):
@@ -769,4 +769,4 @@ def _check_order(what: str, names: list[str]) -> None:
     for before, after in pairwise(names):
         if before >= after:
             problem = "twice" if before == after else "out of order"
-            raise ValueError(f"snapshot {what}: {after!r} {problem}; names must ascend")
+            raise ValueError(f"snapshot {what}: {after!r} {problem}; sort them by name")

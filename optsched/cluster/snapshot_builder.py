@@ -21,12 +21,12 @@ _NO_TASKS: Final[Mapping[str, Task]] = {}
 
 
 class SortedMap(Generic[V]):
-    """A map sorted by name. Storing a value equal to the current value keeps the current object."""
+    """A map sorted by name; if an equal value is stored again, the map keeps the first object."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
         self._names: list[str] = []
-        self._listed: list[V] = []  # the values in the order of their names
+        self._listed: list[V] = []  # the values in the order of `_names`
         self._values: tuple[V, ...] | None = ()
 
     def lookup(self, name: str) -> V | None:
@@ -57,14 +57,14 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values, sorted by name; the same tuple object until a value changes."""
+        """All values, sorted by name; the same tuple object as long as no value changes."""
         if self._values is None:
             self._values = tuple(self._listed)
         return self._values
 
 
 class SnapshotBuilder:
-    """A store of nodes, their resident tasks, and gangs, from which `build` makes a snapshot.
+    """Stores nodes, the tasks on them, and gangs, and builds snapshots of them.
 
     A task may be added before its node.
 
@@ -87,17 +87,17 @@ class SnapshotBuilder:
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:
-        """Store a node without residents; `add_resident` adds them."""
+        """Store a node without the tasks on it; `add_resident` adds the tasks."""
         self._bare_nodes[node.name] = node
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it exists; its residents are kept in case the node returns."""
+        """Remove a node, if it exists; the tasks on it are kept for the case that it returns."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 
     def add_resident(self, task: Task, node: str) -> None:
-        """Add a task to a node, replacing the task with the same key."""
+        """Add a task to a node; it replaces a task with the same key."""
         residents = self._residents.get(node)
         if residents is None:
             residents = self._residents[node] = {}
@@ -124,7 +124,7 @@ class SnapshotBuilder:
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the snapshot at `taken_ms`; `others` has all objects except nodes and gangs."""
+        """Return the snapshot at `taken_ms`; objects except nodes and gangs come from `others`."""
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

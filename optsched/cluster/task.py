@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A host port that a pod binds; the address 0.0.0.0 conflicts with every address."""
+    """A host port that a pod uses; the address 0.0.0.0 conflicts with every address."""
 
     protocol: str
     address: str
@@ -39,18 +39,18 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """A pod affinity or anti-affinity term; nodes with the same label value form a domain.
+    """A pod affinity or anti-affinity term (`v1.PodAffinityTerm`).
 
     Attributes
     ----------
     selector
-        Selects the pods that the term relates to; None selects no pod.
+        Selects the pods to which the affinity applies; None selects no pod.
     namespaces
-        Namespaces of the pods that the term relates to.
+        Namespaces of these pods.
     namespace_selector
-        Selects additional namespaces by label; None adds no namespace, and an empty selector all.
+        Selects additional namespaces by label; None selects none, and an empty selector all.
     topology_key
-        The node label whose values are the domains.
+        A node label; the nodes with the same value of it form one topology domain.
     """
 
     selector: LabelSelector | None
@@ -64,7 +64,10 @@ class PodTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadTerm:
-    """A pod's topology spread constraint (`v1.TopologySpreadConstraint`) in its namespace."""
+    """A topology spread constraint of a pod (`v1.TopologySpreadConstraint`).
+
+    It counts the pods in `namespace`, which is the namespace of the pod.
+    """
 
     max_skew: int
     topology_key: str
@@ -86,9 +89,10 @@ def _selected(selector: LabelSelector | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A GPU request: number of GPUs, thousandths per GPU, and accepted models (empty: any).
+    """A request for `count` whole GPUs, or for a share of one GPU.
 
-    `milli` is 1000 for whole GPUs. A GPU share is always of exactly one GPU.
+    `milli` is the requested part of each GPU in thousandths, 1000 for whole GPUs. `models` holds
+    the accepted GPU models; if it is empty, every model is accepted.
     """
 
     count: int
@@ -97,7 +101,7 @@ class DeviceRequest:
 
     @property
     def is_share(self) -> bool:
-        """Whether the request is for a share of one GPU."""
+        """Whether the request is for a share of one GPU, not for whole GPUs."""
         return self.milli < 1000
 
 
@@ -105,9 +109,8 @@ class DeviceRequest:
 class TaskShape:
     """The resource request and placement constraints that all tasks of a task class share.
 
-    A task builder shares one `TaskShape` object among equal tasks. Comparing two shapes therefore
-    checks identity first; values are compared only if the shapes come from different builders. The
-    hash is computed once.
+    Tasks with equal requests and constraints from one task builder share one `TaskShape` object, so
+    comparisons are usually decided by identity. The hash is computed once.
 
     Attributes
     ----------
@@ -117,30 +120,29 @@ class TaskShape:
     node_selector
         The pod's `nodeSelector` as (label, value) pairs.
     node_affinity
-        The required node affinity, or None without required node affinity.
+        The required node affinity, or None if there is none.
     preferred_nodes
         (weight, term) pairs of the preferred node affinity.
     claims
         Keys (`namespace/name`) of the pod's PersistentVolumeClaims.
     shared_gpus
-        Per container, the request for vGPUs or NPUs, for containers that have one.
+        The vGPU or NPU request of each container that has one.
     device_claims
-        Keys of the ResourceClaims that restrict the task to nodes or to other pods' nodes: shared
-        claims, allocated claims and missing claims.
+        Keys of the pod's ResourceClaims that are shared with other pods, allocated, or missing.
+        They restrict the nodes on which the task may run.
     devices
         Unallocated requests of the ResourceClaims that were created for this pod only.
     numa
-        Per container, the exclusive CPUs and GPUs that it requests, for containers that request
-        any.
+        The request for exclusive CPUs and GPUs of each container that has one.
     notes
         (annotation, value) pairs of the pod annotations that plugins read, in order.
     preempts
         Whether other pods may be evicted so that the task can start (`preemptionPolicy`).
     burst
-        CPU and memory limits of the task minus its requests.
+        CPU and memory limits of the task minus its requests, in base units.
     wants
-        Images and data sets of the task that only some nodes have; set only if a plugin scores
-        nodes by local data.
+        The images and data sets that the task needs and only some nodes have; empty unless a plugin
+        scores nodes by local data.
     """
 
     request: Amounts
@@ -207,9 +209,9 @@ class TaskShape:
 class TaskStatus(StrEnum):
     """The scheduling-relevant state of a task.
 
-    An expected task stands for a moved pod that its owner has not recreated yet, and reserves the
-    pod's capacity on a node. Members are strings because every session hashes the status of every
-    task, and Python hashes strings fast.
+    An expected task stands for the replacement of a moved pod until the pod's owner creates the
+    replacement, and reserves capacity on a node. The members are strings, because every session
+    hashes the status of every task, and Python caches the hashes of strings.
     """
 
     PENDING = "Pending"
@@ -223,7 +225,7 @@ class TaskStatus(StrEnum):
 
     @property
     def holds_resources(self) -> bool:
-        """Whether the task occupies resources of its node."""
+        """Whether the task occupies resources on a node."""
         return self in _HOLDING
 
     @property
@@ -243,10 +245,10 @@ class TaskStatus(StrEnum):
 
 
 class QueueGate(StrEnum):
-    """optsched's scheduling gate, which hides a pending task from autoscalers until its admission.
+    """The state of optsched's scheduling gate, which hides a pending pod from autoscalers.
 
-    `OPEN` means that optsched has removed the gate. Until the task is placed, its request counts
-    against its queue.
+    `CLOSED` means that the pod has the gate. `OPEN` means that optsched has removed it; until the
+    task is placed, its request counts against its queue.
     """
 
     NONE = ""
@@ -290,7 +292,7 @@ class Task:
         Time of the pod's last checkpoint (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
         if it has none.
     cooldown_ms
-        Time after its start during which the pod should not be evicted
+        Time in milliseconds after the start of the pod during which it should not be evicted
         (`volcano.sh/cooldown-time`).
     owner
         UID of the controller that recreates the pod after a deletion; empty without a controller.
@@ -298,29 +300,29 @@ class Task:
         Whether the pod may be moved for another gang: a controller recreates it, or an annotation
         allows the move.
     estimate_ms
-        The shorter of the pod's run time estimate (`optsched.io/running-estimate`) and its time
-        limit (`activeDeadlineSeconds`); 0 if it has neither.
+        The pod's run time estimate (`optsched.io/running-estimate`) or its time limit
+        (`activeDeadlineSeconds`) in milliseconds, whichever is shorter; 0 if it has neither.
     gpus
-        Indices (from 0) of the node's GPUs that the pod holds entirely or shares; empty if unknown.
+        Indices (from 0) of the node's GPUs that the pod uses, whole or shared; empty if unknown.
     shared_gpus
         The pod's shares of GPUs and NPUs; empty if unknown.
     device_claims
         Keys of all ResourceClaims of the pod, in order.
     numa
-        CPUs and GPUs that the pod holds per NUMA node, as planned when the pod was bound.
+        The CPUs and GPUs that the pod holds on each NUMA node, as planned when the pod was bound.
     wants
         Images and data sets that the pod needs.
     gate
         State of optsched's scheduling gate while the pod is pending.
     is_victim
-        Whether this session evicts the task. The victim's queue still requests its resources, so
-        the eviction does not change the queue's share.
+        Whether this session evicts the task. A victim's request still counts for its queue, so the
+        eviction does not change the queue's share.
     is_evicted
         Whether the task terminates because this or an earlier session evicted it. An evicted task
         does not count against the quota of its queue.
     problem
-        Why the pod can never be scheduled unless it is changed, for example an invalid quantity;
-        None if it can be.
+        The reason that the pod cannot be scheduled until it is changed, for example an invalid
+        quantity, or None.
     """
 
     key: str
@@ -369,5 +371,5 @@ class Task:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Sort key within a gang: priority, index, age, name (Volcano `CompareTask`)."""
+        """Sort key within a gang: priority, index, creation time, key (Volcano `CompareTask`)."""
         return (-self.priority, self.index, self.created_ms, self.key)

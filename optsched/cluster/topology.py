@@ -25,15 +25,16 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """The kind of network domain within which all tasks of a gang must run.
+    """A request that all tasks of a gang run in one network domain.
 
     Attributes
     ----------
     highest_tier, highest_tier_name
-        The highest allowed tier of the HyperNode that contains all tasks, by number or by name.
-        Without either, any tier is allowed.
+        The highest tier that the HyperNode with all tasks may have, by number or by name. If
+        neither is set, any tier is allowed.
     label
-        A node label whose values are the domains, instead of HyperNodes; empty for HyperNodes.
+        A node label; the nodes with the same value of it form one domain. If it is empty, the
+        domains are HyperNodes.
     """
 
     mode: TopologyMode = TopologyMode.HARD
@@ -58,19 +59,19 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupRule:
-    """A rule that divides a gang into subgroups; the tasks of a subgroup start together.
+    """A rule that divides tasks of a gang into subgroups; the tasks of a subgroup start together.
 
     Attributes
     ----------
     size
         Minimum number of tasks of a subgroup that must run together.
     min_groups
-        Minimum number of running subgroups for the gang to count as started.
+        Minimum number of subgroups that must run for the gang to count as started.
     selector
         Selects the tasks that belong to subgroups; None selects all tasks with the labels `keys`.
     keys
-        Labels whose values identify the subgroup of a task; a task that lacks one of them is in no
-        subgroup.
+        Labels of tasks; tasks with the same values form one subgroup. A task that lacks one of
+        these labels belongs to no subgroup.
     """
 
     name: str
@@ -81,7 +82,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return the values of `keys` that identify a task's subgroup, or None without one."""
+        """Return the label values that identify a task's subgroup, or None if it is in none."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):
@@ -93,7 +94,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return the index of the first matching rule and the task's subgroup, or None."""
+    """Return (index of the first rule that matches a task, its subgroup), or None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:
@@ -103,15 +104,15 @@ def sub_group_of(
 
 @dataclass(frozen=True, slots=True)
 class HyperNode:
-    """A set of nodes that are close in the network: a leaf or an inner node of a tree.
+    """A set of nodes that are close to each other in the network.
 
     Attributes
     ----------
     tier
-        Tier of the HyperNode; nodes that share a lower-tier HyperNode are closer together. The tier
-        of `parent` is higher.
+        Tier of the HyperNode, which is lower than the tier of `parent`. The lower the tier, the
+        closer together are the nodes.
     parent
-        Name of the HyperNode that has this HyperNode as a member; empty at the top level.
+        Name of the HyperNode that contains this HyperNode; empty at the top level.
     nodes
         Sorted names of the nodes that belong to this HyperNode but to none of its descendants.
     """
@@ -133,7 +134,7 @@ class Topology:
         HyperNodes, sorted by name.
     problems
         Messages about invalid fields and members, keyed by HyperNode name; such fields and members
-        are ignored. HyperNodes with an invalid tier are missing in `hypernodes`.
+        are ignored. HyperNodes with an invalid tier are absent from `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()
@@ -142,7 +143,7 @@ class Topology:
     def __post_init__(self) -> None:
         for before, after in pairwise(self.hypernodes):
             if before.name >= after.name:
-                raise ValueError(f"HyperNodes: {after.name!r} out of order; names must ascend")
+                raise ValueError(f"HyperNodes: {after.name!r} out of order; sort them by name")
 
     @cached_property
     def by_name(self) -> Mapping[str, HyperNode]:
@@ -151,7 +152,7 @@ class Topology:
 
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of child HyperNodes by parent name; "" stands for the top level."""
+        """Maps each HyperNode to the names of its child HyperNodes; "" stands for the top level."""
         found: dict[str, list[str]] = {}
         for h in self.hypernodes:
             found.setdefault(h.parent, []).append(h.name)
@@ -159,7 +160,7 @@ class Topology:
 
     @cached_property
     def covered(self) -> Mapping[str, frozenset[str]]:
-        """Names of the nodes in each HyperNode and its descendants, by HyperNode name."""
+        """Maps each HyperNode to the names of the nodes in it and in its descendants."""
         found: dict[str, set[str]] = {h.name: set(h.nodes) for h in self.hypernodes}
         for h in sorted(self.hypernodes, key=lambda h: h.tier):
             if h.parent:
@@ -168,7 +169,7 @@ class Topology:
 
     @cached_property
     def top_tier(self) -> int:
-        """The tier of the whole cluster: the highest tier plus 1."""
+        """The tier that stands for the whole cluster: the highest tier of a HyperNode plus 1."""
         return max((h.tier for h in self.hypernodes), default=0) + 1
 
 

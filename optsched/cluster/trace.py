@@ -30,17 +30,17 @@ class Arrival:
     Attributes
     ----------
     gang
-        The gang as submitted, with pending tasks. If the trace starts on a busy cluster, a task
-        with a node is already running there at the arrival.
+        The gang as submitted, with pending tasks. If the trace starts on a busy cluster, tasks may
+        have a node; these tasks already run on it when the gang arrives.
     duration_ms
-        Run time of the gang without interruption, measured from the start of its minimum; None if
-        it never ends.
+        Run time of the gang without interruptions, from the start of its minimum; None if the gang
+        never ends.
     estimate_ms
-        The user's estimate of the run time, or None. Plugins see the estimate but never the real
-        run time.
+        The user's estimate of the run time, or None. Plugins see this estimate but not the real run
+        time.
     grace_ms
-        Time for which evicted pods of the gang keep their resources
-        (`terminationGracePeriodSeconds`), for example to save their work.
+        Time for which evicted pods of the gang keep their resources, for example to save their work
+        (`terminationGracePeriodSeconds`).
     where
         `file:line` of the source; empty without a file.
 
@@ -55,7 +55,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """Whether a node goes down or comes back up."""
+    """The type of a node event: the node fails, or it is up again."""
 
     DOWN = "down"
     UP = "up"
@@ -63,7 +63,7 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node that goes down with all its pods, or comes back up."""
+    """A node failure, which ends all pods on the node, or the recovery of a failed node."""
 
     at_ms: int
     node: str
@@ -88,8 +88,8 @@ class Trace:
     start_ms
         Start of the trace, in epoch milliseconds.
     rest
-        Snapshot with other objects that exist throughout the trace, such as claims, namespaces and
-        budgets, or None. Its nodes, gangs and queues are ignored.
+        Snapshot with the other objects that exist throughout the trace, such as PVCs, namespaces
+        and PodDisruptionBudgets, or None. The snapshot's nodes, gangs and queues are ignored.
 
     """
 
@@ -105,7 +105,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """Why an object was dropped from a trace.
+    """The error for which an object was dropped from a trace.
 
     Attributes
     ----------
@@ -145,12 +145,12 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return a trace without the objects that cannot be replayed, and why each was dropped.
+    """Return a trace without the objects that cannot be replayed, and an error for each of these.
 
-    Nodes and queues may be in any order. Arrivals and node events must be in time order; otherwise
-    as few as possible are dropped to restore it. A gang is dropped if it could not start on the
-    empty cluster with all nodes up: it requests more of a resource than all nodes offer, or has
-    more tasks than fit on them.
+    Nodes and queues may be in any order. Arrivals and node events must be in time order; if they
+    are not, as few of them as possible are dropped. A gang is dropped if it could not start even on
+    the empty cluster with all nodes up: its minimum requests more of a resource than all nodes
+    have, or too few of its tasks fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -200,7 +200,7 @@ def _drop_duplicates(
     name_of: Callable[[_Named], str],
     problems: list[TraceProblem],
 ) -> tuple[_Named, ...]:
-    """Return the objects sorted by name, keeping the first of those with the same name."""
+    """Return the objects sorted by name; of objects with the same name, the first is kept."""
     found: dict[str, _Named] = {}
     for part in parts:
         if name_of(part) in found:
@@ -215,7 +215,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Return a largest subset of events whose times are not negative and do not decrease."""
+    """Return a largest subsequence of events whose times are not negative and do not decrease."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -258,7 +258,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return an error in an arrival that does not depend on other objects, or None."""
+    """Return an error in an arrival that can be found without other objects, or None."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -267,7 +267,7 @@ def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
     if arrival.grace_ms < 0:
         return _problem(arrival, "grace_ms", arrival.grace_ms, _NO_GRACE)
     if not gang.tasks:
-        return _problem(arrival, "tasks", 0, "is nothing to run: a gang needs at least one task")
+        return _problem(arrival, "tasks", 0, "is too small: a gang needs at least one task")
     if gang.min_member > len(gang.tasks):
         message = f"is more than the {len(gang.tasks)} tasks of the gang"
         return _problem(arrival, "min_member", gang.min_member, message)
@@ -281,17 +281,17 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
 def _name_problem(
     arrival: Arrival, queues: set[str], gangs: set[str], tasks: set[str]
 ) -> TraceProblem | None:
-    """Return an error if the queue is unknown or a gang or task key is already used, else None."""
+    """Return an error if the queue is unknown or another object has the same key, else None."""
     gang = arrival.gang
     if gang.queue not in queues:
-        return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
+        return _problem(arrival, "queue", gang.queue, "is not a queue of this trace")
     if gang.key in gangs:
         message = "occurs more than once; the first occurrence applies"
         return _problem(arrival, "", None, message)
     keys = Counter(t.key for t in gang.tasks)
     taken = next((key for key, n in keys.items() if n > 1 or key in tasks), None)
     if taken is not None:
-        return _problem(arrival, "tasks", taken, "is the name of another task as well")
+        return _problem(arrival, "tasks", taken, "is also the name of another task")
     return None
 
 
@@ -307,7 +307,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return why a gang can never start, or None if no reason is found."""
+        """Return the error that a gang can never start, or None if none is found."""
         gang = arrival.gang
         unknown = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if unknown is not None:
@@ -320,7 +320,7 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} into the whole cluster, even if it is empty"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # The minimum demand is that of the `least` tasks with the smallest requests.
+            # The gang needs at least the demand of its `least` tasks with the smallest requests.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):
@@ -332,7 +332,7 @@ class _ClusterCapacity:
         return None
 
     def _count_fitting(self, shape: TaskShape) -> int:
-        """Return how many tasks with a resource request fit on all empty nodes together."""
+        """Return how many tasks with this resource request fit on the empty cluster."""
         if shape not in self._fits:
             request = {PODS: 1, **{r: amount for r, amount in shape.request if amount > 0}}
             num_fitting = 0

@@ -1,9 +1,10 @@
 """Volumes for PVCs that bind only after their pod has a node (`WaitForFirstConsumer`).
 
-A claim gets either an existing volume or a provisioned one. An existing volume must be reachable
-from all nodes where the claim is used, and it binds to at most one claim. Upstream: kube-scheduler,
-VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream binds each claim in turn to
-the smallest volume that fits; this module also reassigns volumes if that lets more claims bind.
+A claim is bound to an existing volume or to a provisioned one. An existing volume must be reachable
+from all nodes where the claim is used, and only one claim can be bound to it. Upstream:
+kube-scheduler, VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream binds one
+claim after the other to the smallest volume that fits; this module also reassigns volumes if more
+claims can then be bound.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes to which a claim can be bound, given the nodes where the claim is used.
+    """The volumes to which a claim can be bound; all nodes where it is used can reach them.
 
     Attributes
     ----------
@@ -49,7 +50,7 @@ class VolumeGrant:
 
 
 class VolumeAssignment:
-    """An assignment of existing volumes to claims; claims without provisioning come first.
+    """An assignment of existing volumes to claims; it prefers claims that need an existing volume.
 
     Attributes
     ----------
@@ -58,7 +59,7 @@ class VolumeAssignment:
     volume_by_claim
         Maps a claim to the name of its assigned volume.
     short
-        Claims without a volume for which no volume can be provisioned.
+        Claims that get no volume: none is available, and none can be provisioned.
 
     """
 
@@ -69,7 +70,7 @@ class VolumeAssignment:
         self.volume_by_claim: dict[str, str] = {}
 
     def assign(self, request: VolumeRequest) -> bool:
-        """Assign an existing volume to a claim if it needs one; return False if none is left."""
+        """Assign a volume to a claim that needs an existing one; return False if it gets none."""
         claim = request.claim
         self._requests[claim] = request
         self.short.discard(claim)
@@ -83,7 +84,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Remove a claim, and offer its volume to the claims that lack a volume."""
+        """Remove a claim; its volume may then be assigned to a claim in `short`."""
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:
@@ -92,8 +93,8 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return the volumes to which a claim can be bound while all other claims keep a volume."""
-        # `movable` holds the volumes whose claim could switch to another volume.
+        """Return those of `volumes` that a claim can get while each other claim keeps a volume."""
+        # `movable` holds the assigned volumes whose claims could get another volume instead.
         movable: set[str] = set()
         grows = True
         while grows:
@@ -108,14 +109,17 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign unused volumes, smallest first, to claims whose volume could be provisioned."""
+        """Assign unused volumes to claims for which a volume would otherwise be provisioned."""
         for claim, request in self._requests.items():
             unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
             if claim not in self.volume_by_claim and (volume := next(unassigned, None)) is not None:
                 self.volume_by_claim[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
-        """Assign a volume to a claim by an augmenting path (Kuhn); return whether one exists."""
+        """Assign a volume to a claim, moving others along an augmenting path (Kuhn).
+
+        Returns whether such a path exists.
+        """
         claim_on_path: dict[str, str] = {}
         queue = deque([claim])
         while queue:
@@ -128,7 +132,7 @@ class VolumeAssignment:
                 if holder is not None:
                     queue.append(holder)
                     continue
-                # An unassigned volume ends an augmenting path.
+                # The volume is not assigned, so it ends the augmenting path.
                 assigned: str | None = volume
                 while assigned is not None:
                     changed = claim_on_path[assigned]
@@ -150,9 +154,9 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Assign volumes to waiting claims; `used_on` maps each claim to the nodes where it is used.
 
-    Claims for which no volume can be provisioned come first, and smaller claims before larger ones,
-    as in kube-scheduler. `VolumeAssignment.short` names the claims that get no volume. `selects`
-    returns whether a selector selects a node.
+    Claims for which no volume can be provisioned are assigned first, and smaller claims before
+    larger ones, as in kube-scheduler. `VolumeAssignment.short` holds the claims that get no volume.
+    `selects(selector, node)` returns whether a selector selects a node.
     """
     requests: list[VolumeRequest] = []
     for key, nodes in used_on.items():

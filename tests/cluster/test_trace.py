@@ -46,9 +46,9 @@ def test_a_sound_trace_stays_as_it_is() -> None:
         ({"duration_ms": -1}, "jobs.csv:7: Gang ns/bad: duration_ms: -1 is below zero"),
         ({"estimate_ms": -5}, "jobs.csv:7: Gang ns/bad: estimate_ms: -5 is below zero"),
         ({"at": -2}, "jobs.csv:7: Gang ns/bad: at_ms: -2 is below zero"),
-        ({"tasks": 0}, "jobs.csv:7: Gang ns/bad: tasks: 0 is nothing to run"),
+        ({"tasks": 0}, "jobs.csv:7: Gang ns/bad: tasks: 0 is too small"),
         ({"least": 2}, "jobs.csv:7: Gang ns/bad: min_member: 2 is more than the 1 tasks"),
-        ({"queue": "other"}, "jobs.csv:7: Gang ns/bad: queue: other is no queue of this trace"),
+        ({"queue": "other"}, "jobs.csv:7: Gang ns/bad: queue: other is not a queue of this trace"),
         ({"shape": shape(cpu=5)}, "min_member: 1 can never start: none of its tasks fits"),
         ({"shape": shape(1, gpu=3)}, "min_member: 1 can never start: none of its tasks fits"),
         ({"tasks": 7}, "min_member: 7 can never start: 6 of its tasks fit"),
@@ -105,7 +105,7 @@ def test_names_are_taken_once() -> None:
     other = arrival("c")
     clash = replace(other, gang=replace(other.gang, tasks=arrival("a").gang.tasks))
     _, problems = sound_trace(trace(arrival("a"), clash))
-    assert "tasks: ns/a-w-0 is the name of another task" in str(problems[0])
+    assert "tasks: ns/a-w-0 is also the name of another task" in str(problems[0])
 
 
 def test_tasks_may_sit_on_nodes_of_the_trace_only() -> None:
