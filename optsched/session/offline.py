@@ -1,4 +1,4 @@
-"""Solve an instance offline; record its input, progress and end status; resume earlier results."""
+"""Solve an instance offline, or resume an earlier solve; record input, progress and status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ The pause limits storing to a tenth of a solve's time.
 
 
 class ResumeError(Exception):
-    """Raised if a solve cannot resume an earlier result; the message names the field."""
+    """Raised if a solve cannot resume from an earlier result; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class OfflineSettings:
     keep
         Receives partial results from time to time; None to store none.
     earlier
-        The result to resume, which `check_resumable` accepted, or None to start a new solve.
+        The result from which to resume, which `check_resumable` accepted; None for a new solve.
 
     """
 
@@ -105,7 +105,7 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 def solve_offline(
     snapshot: Snapshot, policy: Policy, assignment: Assignment, settings: OfflineSettings
 ) -> tuple[Report, SolveResult]:
-    """Solve a snapshot, and resume an earlier result if `settings` has one.
+    """Solve a snapshot; resume from the earlier result if `settings` has one.
 
     Returns the session's report and the result, which is partial if the solve was stopped or
     reached a limit.

@@ -221,7 +221,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
 
 def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
-    """Yield evicting pipelines: ordered by tiers, by plugins, and with reservations kept."""
+    """Yield pipelines that order gangs by tiers, order them by plugins, or keep reservations."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
     # Without victims, the pipeline ordered by tiers gives the same plan as the first round.

@@ -129,7 +129,7 @@ class SessionClock:
 
         Each search's budget is a tenth of the next one's, and at least `LEAST_SHORTER_MS`. Without
         a budget, the deterministic time is divided by ten in the same way, with the minimum
-        `LEAST_SHORTER_S`. There are none once a search has run.
+        `LEAST_SHORTER_S`. After a search has run, there are no shorter searches.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -195,7 +195,8 @@ class SessionClock:
     def left_ms(self, kept_ms: int = 0) -> int | None:
         """Return the ms that remain of two budgets (a budget is the time limit of one search).
 
-        `kept_ms` is subtracted for later searches. Returns None if no time limit applies.
+        `kept_ms` milliseconds are reserved for later searches. Returns None if no time limit
+        applies.
         """
         if self.limits.budget_ms is None or self._clock is None:
             return None

@@ -247,8 +247,8 @@ class ClusterCache:
     def record_stored_devices(self, claim: str, version: str) -> None:
         """Record the resource version with which the server stored the devices assumed for a claim.
 
-        A list may report the claim only after its devices were deallocated again. Any reported
-        version that is newer than the stored one therefore ends the assumption.
+        A list may skip the state in which the claim holds these devices. Any reported version that
+        is newer than the stored one therefore ends the assumption.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
@@ -257,7 +257,7 @@ class ClusterCache:
         self.version += self._objects.devices.record_stored(claim, number, reported)
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume that a task terminates; return its UID, or None if it does not run on `node`."""
+        """Assume that a task is terminating; return its UID, or None if it is not on `node`."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None

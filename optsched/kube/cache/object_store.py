@@ -222,7 +222,7 @@ class Store:
 
         A watch of a scope reports a deletion also when the object still exists but has left the
         scope. If another scope still selects the object, the stored version is at least as new as
-        the version of this event. A real deletion has a newer version.
+        the version of this event. A real deletion has a newer version than the stored object.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)

@@ -1,8 +1,8 @@
 """Requests to an API server, sent by the asyncio part of the official client.
 
-The official client provides configuration and the connection pool: kubeconfig files, service
-accounts, token renewal, verified TLS and proxies. Its model classes are not used, and objects stay
-JSON dictionaries: decoding a pod takes 23 µs as a dictionary, and up to 737 µs as a model.
+The official client provides the connection pool, reads kubeconfig files and service accounts,
+renews tokens, verifies certificates and uses proxies. Its model classes are not used, and objects
+stay JSON dictionaries: decoding a pod takes 23 µs as a dictionary, and up to 737 µs as a model.
 """
 
 from __future__ import annotations
@@ -330,8 +330,8 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Yield a client, and renew its credentials while the context is open.
 
-    `kubeconfig` is the path of a file. If it is empty, KUBECONFIG is used, or else the pod's
-    service account, or else `~/.kube/config`. `server` overrides the configured address.
+    `kubeconfig` is the path of a file. If `kubeconfig` is empty, KUBECONFIG is used, or else the
+    pod's service account, or else `~/.kube/config`. `server` overrides the configured address.
     `on_warning` is called with each warning that the server sends. Raises ConfigError.
     """
     SSLProtocol.max_size = TLS_BUFFER

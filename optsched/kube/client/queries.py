@@ -1,4 +1,4 @@
-"""Queries to an API server: complete lists, access reviews, and the pods of PodGroups."""
+"""Queries to an API server, such as complete lists and access reviews."""
 
 from __future__ import annotations
 

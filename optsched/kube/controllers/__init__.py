@@ -1,1 +1,1 @@
-"""The controller process: watches, workers, and the executor of effects."""
+"""The controller process, which consists of watches, workers and an executor of effects."""

@@ -1,4 +1,4 @@
-"""The controller process: its components, startup and shutdown."""
+"""Build, start and stop the components of the controller process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Code shared by the three processes: leader election, queues, backoff, events, shutdown."""
+"""Code shared by the three processes, such as leader election, work queues and events."""

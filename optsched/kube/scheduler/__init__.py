@@ -1,1 +1,1 @@
-"""The live scheduler: its loop, and the modules that execute plans and report about them."""
+"""The live scheduler: a loop makes plans, and other modules execute and report them."""

@@ -3,9 +3,9 @@
 If a plan moves pods to free capacity for a gang, the gang is annotated with the moves before the
 eviction (see `cluster.relocation`). As soon as a plan is made, the cache treats its victims as
 terminating, and the tasks that wait for the victims' resources as nominated. Nominations are
-written before evictions are sent. A scheduler that starts between the two writes finds the
-nominations in the pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so
-that the server enforces disruption budgets.
+written before evictions are sent, so a scheduler that starts in the meantime finds them in the
+pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so that the server
+enforces disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
 a pod that is reclaimed for a guarantee, the pod is deleted instead. Other evictions wait until

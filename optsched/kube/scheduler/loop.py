@@ -2,7 +2,7 @@
 
 The loop runs at most one session per period. The loop skips a session that could not change the
 plan. A session runs in a separate thread on an immutable snapshot, while watches and binds
-continue. Its plan is assumed immediately and executed in the background.
+continue. The session's plan is assumed immediately and executed in the background.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class Scheduler:
         )
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Return whether a session would repeat the last one, which did not change the plan."""
+        """Return whether a session would repeat the last session, which did not change the plan."""
         last_session = self._term.last_session
         return (
             last_session is not None

@@ -118,7 +118,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's CPU, memory and scalar resource gauges for a `kind`, e.g. `allocated`."""
+    """Yield Volcano's gauges of CPU, memory and scalar resources, such as allocated CPU."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")

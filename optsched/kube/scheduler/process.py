@@ -1,4 +1,4 @@
-"""The live scheduler process: its components, startup and shutdown."""
+"""Build, start and stop the components of the live scheduler process."""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ class StatusPatch:
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
     """Return the patch for a PodGroup's status, or None if the status is up to date.
 
-    Conditions of other types are kept. A condition's transition time changes only with its status.
+    Conditions of types other than Scheduled and Unschedulable are kept. A condition's transition
+    time changes only with its status.
     """
     by_type = {condition.type: condition for condition in group.status.conditions}
     facts: list[PodGroupCondition] = []

@@ -181,5 +181,5 @@ class RefusedWrites:
         self._on_refusal(ref, error)
 
     def record_success(self, ref: Ref) -> None:
-        """Record a successful write, after which new faults are reported again."""
+        """Record a successful write, so that later faults are reported again."""
         self._faults.pop((ref.kind, ref.namespace), None)

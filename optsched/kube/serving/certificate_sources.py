@@ -1,4 +1,4 @@
-"""Sources of server certificates; also writes the trusted CA into webhook configurations.
+"""Read or create server certificates, and write the trusted CA into webhook configurations.
 
 A server may sign its own certificate with a CA in a Secret that all replicas share. Alternatively,
 another program, such as cert-manager, provides certificate files. API servers read the trusted CA
@@ -44,7 +44,7 @@ _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 MAX_CONFLICTS: Final = 5
-"""Number of consecutive conflicts after which the conflict is raised to the caller."""
+"""Number of consecutive conflicts after which the error is raised to the caller."""
 
 
 class CertificateError(OSError):

@@ -122,7 +122,7 @@ POLL_S: Final = 5.0
 
 KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
-"""Seconds within which open requests must end at shutdown."""
+"""Seconds within which open requests must finish at shutdown."""
 
 LIMITS: Final = ConnectionLimits(connections=32)
 

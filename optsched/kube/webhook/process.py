@@ -1,4 +1,4 @@
-"""The webhook process: its components, startup and shutdown."""
+"""Build, start and stop the components of the webhook process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONFIG_POLL_S: Final = 5.0
 
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
-"""Seconds within which open requests must end at shutdown."""
+"""Seconds within which open requests must finish at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)

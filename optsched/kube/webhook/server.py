@@ -311,7 +311,7 @@ async def serve_reviews(
 ) -> AsyncIterator[Address]:
     """Serve over TLS while the context is open; yield the bound address.
 
-    `ending_s` is the time in seconds within which open requests must end at shutdown. Raises
+    `ending_s` is the time in seconds within which open requests must finish at shutdown. Raises
     OSError if the address cannot be bound.
     """
     runner = web.AppRunner(
