@@ -1,33 +1,42 @@
 """Defer gangs to later sessions if comparing their pods takes too long.
 
-A pod may have up to a hundred affinity terms, volume claims and resource names. The duration of a
-session grows with these numbers, and any user who may create pods can create many such pods.
+A pod may have up to a hundred affinity terms, volume claims and resource names, and a term may
+select every pending pod. The duration of a session grows with these numbers, and any user who may
+create pods can create many such pods.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.selectors import narrowest_labels
 from optsched.cluster.snapshot import derived_of
-from optsched.cluster.task import TaskStatus
+from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.cluster.task import TaskShape
     from optsched.problem.problem import Problem
 
-    Costly = tuple[Gang, dict[TaskShape, int]]
+RelatedTerm: TypeAlias = PodTerm | SpreadTerm
+Costs: TypeAlias = "dict[TaskShape | RelatedTerm, int]"
+"""Costs of a gang by their causes; a cause that several gangs share counts once."""
+
+Costly: TypeAlias = "tuple[Gang, Costs]"
+Labels: TypeAlias = frozenset[tuple[str, str]]
 
 FREE: Final = 40
 """Maximum cost up to which a gang is considered in every session."""
 
 MOST: Final = 10_000
-"""Maximum total cost of the gangs above `FREE` in one session; the first gang may exceed it."""
+"""Maximum total cost of the costly gangs in one session; the first gang may exceed it."""
+
+SELECTED_PER_COST: Final = 50
+"""Number of different pending pods that a term selects at a cost of 1."""
 
 TURN_MS: Final = 60_000
 """Milliseconds after which each namespace starts with another of its gangs."""
@@ -37,8 +46,9 @@ _STEP: Final = 7919
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
-    "its pods have many terms of affinity and spread, volume claims or resources, and a session "
-    "considers a limited number of such jobs; a later session considers this job",
+    "its pods have many terms of affinity and spread, terms that select many pods, volume claims "
+    "or resources, and a session considers a limited number of such jobs; a later session "
+    "considers this job",
 )
 
 
@@ -47,29 +57,33 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 
     Gangs are chosen from the namespaces round-robin; within a namespace, the first gang changes
     over time. Partially started gangs precede the other gangs of their namespace. Pods with equal
-    requests and constraints are counted once. Returns the same snapshot if no gang is beyond the
-    limit.
+    requests and constraints are counted once, and so are equal terms. Returns the same snapshot if
+    no gang is beyond the limit.
     """
-    costs = derived_of(snapshot.gangs, _cost_of_gang)
-    costly = [
-        (gang, _cost_by_shape(gang))
-        for gang, cost in zip(snapshot.gangs, costs, strict=True)
-        if cost > FREE and gang.problem is None
-    ]
-    total: dict[TaskShape, int] = {}
-    for _, cost_by_shape in costly:
-        total |= cost_by_shape
+    open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
+    selection_costs = _find_selection_costs(open_gangs)
+    costly: list[Costly] = []
+    for gang, cost in zip(open_gangs, derived_of(open_gangs, _cost_of_gang), strict=True):
+        costs: Costs = dict(_cost_by_shape(gang)) if cost > FREE else {}
+        if selection_costs:
+            terms = gang.derived(_terms_of_gang)
+            costs |= {term: selection_costs[term] for term in terms if term in selection_costs}
+        if costs:
+            costly.append((gang, costs))
+    total: Costs = {}
+    for _, costs in costly:
+        total |= costs
     if sum(total.values()) <= MOST:
         return snapshot
-    considered: set[TaskShape] = set()
+    considered: set[TaskShape | RelatedTerm] = set()
     spent, left = 0, set()
-    for gang, cost_by_shape in _in_turns(costly, snapshot.taken_ms // TURN_MS):
-        cost = sum(n for shape, n in cost_by_shape.items() if shape not in considered)
+    for gang, costs in _in_turns(costly, snapshot.taken_ms // TURN_MS):
+        cost = sum(n for cause, n in costs.items() if cause not in considered)
         if considered and spent + cost > MOST:
             left.add(gang.key)
             continue
         spent += cost
-        considered |= cost_by_shape.keys()
+        considered |= costs.keys()
     gangs = tuple(replace(g, problem=LEFT) if g.key in left else g for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
@@ -106,8 +120,11 @@ def _cost_of_gang(gang: Gang) -> int:
 
 
 def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:
-    shapes = dict.fromkeys(t.shape for t in gang.tasks if t.status is TaskStatus.PENDING)
-    return {shape: _cost(shape) for shape in shapes}
+    return {shape: _cost(shape) for shape in _pending_shapes(gang)}
+
+
+def _pending_shapes(gang: Gang) -> Collection[TaskShape]:
+    return dict.fromkeys(t.shape for t in gang.tasks if t.status is TaskStatus.PENDING)
 
 
 def _cost(shape: TaskShape) -> int:
@@ -124,3 +141,61 @@ def _cost(shape: TaskShape) -> int:
         + len(shape.claims) ** 2 // 10
         + len(shape.request) ** 2 // 10
     )
+
+
+def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
+    """Return the cost of each term that may select many pending pods, if there are many terms."""
+    terms: dict[RelatedTerm, None] = {}
+    for found in derived_of(gangs, _terms_of_gang):
+        terms.update(dict.fromkeys(found))
+    if not terms:
+        return {}
+    pods = derived_of(gangs, _pods_by_labels)
+    if len(terms) * sum(n for each in pods for n in each.values()) <= MOST * SELECTED_PER_COST:
+        return {}
+    labels_of = narrowest_labels([term.selector for term in terms])
+    number = _count_pods(gangs, pods, {label for labels in labels_of for label in labels})
+    costs = {}
+    for term, labels in zip(terms, labels_of, strict=True):
+        selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
+        if term.selector is not None and selected >= SELECTED_PER_COST:
+            costs[term] = selected // SELECTED_PER_COST
+    return costs
+
+
+def _count_pods(
+    gangs: Sequence[Gang], pods: Sequence[Mapping[Labels, int]], wanted: Collection[tuple[str, str]]
+) -> Counter[tuple[str | None, tuple[str, str] | None]]:
+    """Count the different pending pods of each namespace, in total and by each wanted label.
+
+    The namespace None stands for all namespaces, and the label None for all pods.
+    """
+    number: Counter[tuple[str | None, tuple[str, str] | None]] = Counter()
+    for gang, numbers in zip(gangs, pods, strict=True):
+        for labels, n in numbers.items():
+            for label in (None, *labels.intersection(wanted)):
+                number[gang.namespace, label] += n
+                number[None, label] += n
+    return number
+
+
+def _namespaces(term: RelatedTerm) -> Collection[str | None]:
+    """Return the namespaces of a term; None if they depend on the labels of namespaces."""
+    if isinstance(term, SpreadTerm):
+        return (term.namespace,)
+    return term.namespaces if term.namespace_selector is None else (None,)
+
+
+def _terms_of_gang(gang: Gang) -> tuple[RelatedTerm, ...]:
+    """Return the distinct required terms of a gang's pending pods, and its spread constraints."""
+    terms: dict[RelatedTerm, None] = {}
+    for shape in _pending_shapes(gang):
+        terms.update(dict.fromkeys((*shape.pod_affinity, *shape.pod_anti_affinity, *shape.spread)))
+    return tuple(terms)
+
+
+def _pods_by_labels(gang: Gang) -> Counter[Labels]:
+    """Count a gang's pending pods by their labels; equal requests and constraints count once."""
+    pending = (task for task in gang.tasks if task.status is TaskStatus.PENDING)
+    different = {(task.shape, frozenset(task.labels.items())) for task in pending}
+    return Counter(labels for _, labels in different)

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.formats.codec.pods.task_shape import MOST_TERMS
 from optsched.formats.snapshots.assembly import assemble
 from optsched.session import costly_gangs
-from optsched.session.costly_gangs import FREE, LEFT, MOST, TURN_MS, without_costly_gangs
+from optsched.session.costly_gangs import (
+    FREE,
+    LEFT,
+    MOST,
+    SELECTED_PER_COST,
+    TURN_MS,
+    without_costly_gangs,
+)
 from optsched.session.session import SessionContext, run_session
 from tests.formats.objects import mounting, node, pod, queue
 from tests.plugins.test_device_claims import POLICY
@@ -27,9 +35,12 @@ def terms(number: int, count: int = MOST_TERMS) -> list[dict[str, Any]]:
     return [near(1000 * number + i) for i in range(count)]
 
 
+def constrained(term: dict[str, Any]) -> dict[str, Any]:
+    return {**term, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+
+
 def spread(number: int) -> dict[str, Any]:
-    common = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-    return {"topologySpreadConstraints": [{**term, **common} for term in terms(number)]}
+    return {"topologySpreadConstraints": [constrained(term) for term in terms(number)]}
 
 
 def preferred(number: int) -> dict[str, Any]:
@@ -79,6 +90,66 @@ def test_a_session_considers_a_limited_number_of_terms(
     assert cost_of(snapshot) > MOST
     assert cost_of(without_costly_gangs(snapshot)) <= MOST + FREE
     assert 0 < len(left_in(snapshot)) < 120
+
+
+BROAD: dict[str, Callable[[int], dict[str, Any]]] = {
+    "affinity": lambda n: {"affinity": {"podAffinity": {REQUIRED: terms(n, 1)}}},
+    "anti-affinity": lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n, 1)}}},
+    "spread": lambda n: {"topologySpreadConstraints": [constrained(terms(n, 1)[0])]},
+}
+
+
+@pytest.mark.parametrize("spec", BROAD.values(), ids=BROAD)
+def test_a_session_considers_a_limited_number_of_pods_that_terms_select(
+    spec: Callable[[int], dict[str, Any]],
+) -> None:
+    """Each of 1 000 pods has one term, which selects all of them: a million pairs."""
+    snapshot = crowd(spec, 1000)
+    left = left_in(snapshot)
+    num_pods = len(snapshot.gangs)
+    assert 200 < num_pods - len(left) <= MOST // (num_pods // SELECTED_PER_COST) + 1
+    assert "other/plain" not in left
+    always = left
+    for turn in range(60):
+        always = always & left_in(replace(snapshot, taken_ms=turn * TURN_MS))
+    assert always == set()
+
+
+def labelled(number: int, named: Callable[[int], str], *, own: str = "ns") -> Snapshot:
+    """Return pods with one term each, which selects the pods of namespace `own` by a label."""
+    pods = []
+    for i in range(number):
+        selector = {"matchLabels": {"app": named(i)}}
+        term = {"topologyKey": "zone", "labelSelector": selector, "namespaces": [own]}
+        found = pod(f"p{i:04d}", {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}})
+        found["metadata"]["labels"] = {"app": f"a{i}", "common": "yes"}
+        pods.append(found)
+    return assemble([node("n1"), queue("default"), *pods]).snapshot
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        labelled(1000, lambda i: f"a{i}"),
+        labelled(1000, lambda _: "a0"),
+        labelled(1000, lambda i: f"a{i}", own="other"),
+    ],
+    ids=["each its own pods", "all the same pods", "pods of another namespace"],
+)
+def test_a_session_considers_all_gangs_whose_terms_select_few_pods(snapshot: Snapshot) -> None:
+    assert without_costly_gangs(snapshot) is snapshot
+
+
+def test_terms_that_name_a_common_label_select_many_pods() -> None:
+    snapshot = labelled(1000, lambda i: f"a{i}")
+    shapes = [gang.tasks[0].shape for gang in snapshot.gangs]
+    common = LabelSelector((Requirement("common", Operator.IN, ("yes",)),))
+    gangs = []
+    for i, (gang, shape) in enumerate(zip(snapshot.gangs, shapes, strict=True)):
+        term = replace(shape.pod_anti_affinity[0], selector=common, topology_key=f"zone-{i}")
+        task = replace(gang.tasks[0], shape=replace(shape, pod_anti_affinity=(term,)))
+        gangs.append(replace(gang, tasks=(task,)))
+    assert len(left_in(replace(snapshot, gangs=tuple(gangs)))) > 400
 
 
 def test_gangs_that_are_left_say_so_and_others_start() -> None:
