@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.dra_devices import DeviceClaimRequest
     from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
     from optsched.cluster.node_parts import NumaNeed, NumaPart
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Toleration
+    from optsched.cluster.selectors import (
+        LabelSelector,
+        NodeSelector,
+        NodeTerm,
+        Requirement,
+        Toleration,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +268,32 @@ _HOLDING = frozenset(
 _CLAIMING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.EXPECTED})
 _STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
+
+
+def requirements_of(shape: TaskShape) -> dict[str, list[Requirement]]:
+    """Return the label requirements in all terms of each attribute of a shape that holds terms."""
+    node_terms: dict[str, Iterable[NodeTerm]] = {
+        "node_affinity": shape.node_affinity.terms if shape.node_affinity is not None else (),
+        "preferred_nodes": [term for _, term in shape.preferred_nodes],
+    }
+    pod_terms: dict[str, Iterable[PodTerm | SpreadTerm]] = {
+        "pod_affinity": shape.pod_affinity,
+        "pod_anti_affinity": shape.pod_anti_affinity,
+        "preferred_pods": [term for _, term in shape.preferred_pods],
+        "spread": shape.spread,
+    }
+    return {
+        name: [r for term in terms for r in (*term.labels, *term.names)]
+        for name, terms in node_terms.items()
+    } | {
+        name: [r for term in terms for each in _selectors(term) for r in each.requirements]
+        for name, terms in pod_terms.items()
+    }
+
+
+def _selectors(term: PodTerm | SpreadTerm) -> list[LabelSelector]:
+    both = (term.selector, term.namespace_selector if isinstance(term, PodTerm) else None)
+    return [selector for selector in both if selector is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import narrowest_labels
 from optsched.cluster.snapshot import derived_of
-from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus
+from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus, requirements_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -64,7 +64,9 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     selection_costs = _find_selection_costs(open_gangs)
     costly: list[Costly] = []
     for gang, cost in zip(open_gangs, derived_of(open_gangs, _cost_of_gang), strict=True):
-        costs: Costs = dict(_cost_by_shape(gang)) if cost > FREE else {}
+        costs: Costs = {}
+        if cost > FREE:
+            costs |= _cost_by_shape(gang)
         if selection_costs:
             terms = gang.derived(_terms_of_gang)
             costs |= {term: selection_costs[term] for term in terms if term in selection_costs}
@@ -79,11 +81,13 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     spent, left = 0, set()
     for gang, costs in _in_turns(costly, snapshot.taken_ms // TURN_MS):
         cost = sum(n for cause, n in costs.items() if cause not in considered)
-        if considered and spent + cost > MOST:
+        if cost and considered and spent + cost > MOST:
             left.add(gang.key)
             continue
         spent += cost
         considered |= costs.keys()
+    if not left:
+        return snapshot
     gangs = tuple(replace(g, problem=LEFT) if g.key in left else g for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
@@ -119,7 +123,7 @@ def _cost_of_gang(gang: Gang) -> int:
     return sum(_cost_by_shape(gang).values())
 
 
-def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:
+def _cost_by_shape(gang: Gang) -> Costs:
     return {shape: _cost(shape) for shape in _pending_shapes(gang)}
 
 
@@ -128,11 +132,12 @@ def _pending_shapes(gang: Gang) -> Collection[TaskShape]:
 
 
 def _cost(shape: TaskShape) -> int:
-    """Return an estimate of the work to compare a pod; a preferred pod affinity term costs 2.
+    """Return an estimate of the work to filter nodes for a pod; a preferred pod term costs 2.
 
     Each affinity term is compared with the pod's other terms, each volume claim with its other
-    claims, and each resource with its other resources.
+    claims, and each resource with its other resources. A requirement is compared with every node.
     """
+    requirements = [r for found in requirements_of(shape).values() for r in found]
     return (
         len(shape.pod_affinity) ** 2
         + 3 * len(shape.pod_anti_affinity)
@@ -140,6 +145,8 @@ def _cost(shape: TaskShape) -> int:
         + 5 * len(shape.spread)
         + len(shape.claims) ** 2 // 10
         + len(shape.request) ** 2 // 10
+        + len(requirements) // 5
+        + sum(len(r.values) for r in requirements) // 100
     )
 
 
@@ -158,8 +165,12 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
     costs = {}
     for term, labels in zip(terms, labels_of, strict=True):
         selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
-        if term.selector is not None and selected >= SELECTED_PER_COST:
-            costs[term] = selected // SELECTED_PER_COST
+        if term.selector is None:
+            continue
+        # Many requirements of a selector take as long as many pods with one requirement.
+        cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
+        if cost:
+            costs[term] = cost
     return costs
 
 

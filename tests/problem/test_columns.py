@@ -33,7 +33,10 @@ REQUIREMENTS = [
     Requirement(ZONE, Operator.DOES_NOT_EXIST),
     Requirement("cores", Operator.GT, ("8",)),
     Requirement("cores", Operator.LT, ("64",)),
+    Requirement(HOST, Operator.NOT_IN, ("n1", "absent", "n1")),
     Requirement("nobody-has-it", Operator.EXISTS),
+    Requirement("nobody-has-it", Operator.NOT_IN, ("b",)),
+    Requirement("nobody-has-it", Operator.GT, ("8",)),
 ]
 
 
@@ -93,3 +96,40 @@ def test_columns_are_carried_over_to_nodes_with_the_same_marks() -> None:
     after = before.carry_over(fuller)
     assert after.accepts(REQUIREMENTS[0]) is asked
     assert np.array_equal(after.domains(HOST)[0], before.domains(HOST)[0])
+
+
+def test_results_are_kept_as_long_as_they_are_read() -> None:
+    columns = NodeColumns(NODES)
+    asked = columns.accepts(REQUIREMENTS[0])
+    for _ in range(3):
+        columns = columns.carry_over(NODES)
+        assert columns.accepts(REQUIREMENTS[0]) is asked
+    forgotten = columns.carry_over(NODES).carry_over(NODES).accepts(REQUIREMENTS[0])
+    assert forgotten is not asked
+    assert np.array_equal(forgotten, asked)
+
+
+def test_requirements_on_labels_that_no_node_has_share_their_result() -> None:
+    columns = NodeColumns(NODES)
+    masks = {
+        id(columns.accepts(Requirement(f"absent-{i}", Operator.DOES_NOT_EXIST))) for i in range(9)
+    }
+    assert len(masks) == 1
+
+
+class _Counted(tuple[str, ...]):
+    """Label values that are compared with a node's value only by `in`, which fails here."""
+
+    def __contains__(self, value: object) -> bool:
+        pytest.fail(f"all values are compared with {value}")
+
+
+def test_listed_values_are_looked_up() -> None:
+    """Without an index, a requirement with many values is compared with each node's value."""
+    values = _Counted(("n1", "n3"))
+    columns = NodeColumns(NODES)
+    assert columns.accepts(Requirement(HOST, Operator.IN, values)).tolist() == [0, 1, 0, 1]
+    chosen = NodeSelector(
+        (NodeTerm(names=(Requirement("metadata.name", Operator.NOT_IN, values),)),)
+    )
+    assert columns.selects(chosen).tolist() == [1, 0, 1, 0]

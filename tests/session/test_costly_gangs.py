@@ -54,6 +54,24 @@ def named(number: int) -> dict[str, Any]:
     return {"containers": containers}
 
 
+def requiring(number: int) -> dict[str, Any]:
+    """Return a node affinity with 1 000 requirements that no other pod has."""
+    absent = [{"key": f"k{number}-{i}", "operator": "DoesNotExist"} for i in range(1000)]
+    required = {"nodeSelectorTerms": [{"matchExpressions": absent}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: required}}}
+
+
+def excluding(number: int) -> dict[str, Any]:
+    """Return a node affinity that names 10 000 values."""
+    values = [f"{number}-{i}" for i in range(10_000)]
+    away = [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": values}]
+    return {
+        "affinity": {
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": away}]}}
+        }
+    }
+
+
 FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
     "affinity": lambda n: {"affinity": {"podAffinity": {REQUIRED: terms(n)}}},
     "anti-affinity": lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n)}}},
@@ -61,6 +79,8 @@ FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
     "spread": spread,
     "volumes": lambda n: mounting(*(f"c{n}-{i}" for i in range(MOST_TERMS))),
     "resources": named,
+    "node affinity": requiring,
+    "values": excluding,
 }
 
 

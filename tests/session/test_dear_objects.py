@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MANY = MOST_TERMS + 1
+EXISTS = {"key": "k", "operator": "Exists"}
 
 
 def near(index: int) -> dict[str, Any]:
@@ -97,7 +98,7 @@ DEAR: dict[str, tuple[dict[str, Any], str]] = {
                 "nodeAffinity": {
                     REQUIRED: {
                         "nodeSelectorTerms": [
-                            {"matchExpressions": [{"key": "k", "operator": "Exists"}] * 2}
+                            {"matchExpressions": [EXISTS] * 2}
                             for _ in range(MOST_REQUIREMENTS // 2 + 1)
                         ]
                     }
@@ -105,6 +106,37 @@ DEAR: dict[str, tuple[dict[str, Any], str]] = {
             }
         ),
         f"spec.affinity.nodeAffinity.{REQUIRED}: {MOST_REQUIREMENTS + 2} requirements are too many",
+    ),
+    "preferred node affinity": (
+        dear(
+            affinity={
+                "nodeAffinity": {
+                    PREFERRED: [
+                        {"weight": 1, "preference": {"matchExpressions": [EXISTS] * 20}}
+                        for _ in range(MOST_REQUIREMENTS // 20 + 1)
+                    ]
+                }
+            }
+        ),
+        f"spec.affinity.nodeAffinity.{PREFERRED}: {MOST_REQUIREMENTS + 20} requirements are too "
+        "many",
+    ),
+    "anti-affinity's selector": (
+        dear(
+            affinity={
+                "podAntiAffinity": {
+                    REQUIRED: [
+                        {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchExpressions": [EXISTS] * MOST_REQUIREMENTS},
+                            "namespaceSelector": {"matchExpressions": [EXISTS]},
+                        }
+                    ]
+                }
+            }
+        ),
+        f"spec.affinity.podAntiAffinity.{REQUIRED}: {MOST_REQUIREMENTS + 1} requirements are too "
+        "many",
     ),
     "claims": (
         dear(**claiming(*(f"c{i}" for i in range(MANY)))),

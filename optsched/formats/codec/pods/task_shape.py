@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields
 from optsched.cluster.amounts import amounts
 from optsched.cluster.selectors import Operator
-from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape
+from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape, requirements_of
 from optsched.formats.codec.ascend_npus import is_npu_amount
 from optsched.formats.codec.core_schemas import POD
 from optsched.formats.codec.gpu_shares import CARDS, VGPU_PERCENT, read_gpu_share_requests
@@ -90,10 +90,11 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
         if number > MOST_TERMS:
             message = f"terms are too many: write at most {MOST_TERMS}"
             yield FieldError(path, number, message)
-    number = _num_node_requirements(shape)
-    if number > MOST_REQUIREMENTS:
-        message = f"requirements are too many: write at most {MOST_REQUIREMENTS} in all terms"
-        yield FieldError(f"spec.affinity.nodeAffinity.{_REQUIRED}", number, message)
+    for name, requirements in requirements_of(shape).items():
+        if (number := len(requirements)) > MOST_REQUIREMENTS:
+            message = f"requirements are too many: write at most {MOST_REQUIREMENTS} in all terms"
+            path = f"spec.affinity.nodeAffinity.{_REQUIRED}"
+            yield FieldError(_LIMITED.get(name, path), number, message)
     if len(shape.request) > MOST_TERMS:
         message = f"resource names are too many: write at most {MOST_TERMS} in all containers"
         yield FieldError("spec.containers", len(shape.request), message)
@@ -107,21 +108,22 @@ def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
-    cut: dict[str, Any] = {n: () for n in names if len(getattr(shape, n)) > MOST_TERMS}
-    if _num_node_requirements(shape) > MOST_REQUIREMENTS:
+    requirements = requirements_of(shape)
+    cut: dict[str, Any] = {
+        name: ()
+        for name in names
+        if len(getattr(shape, name)) > MOST_TERMS
+        or len(requirements.get(name, ())) > MOST_REQUIREMENTS
+    }
+    if len(requirements["node_affinity"]) > MOST_REQUIREMENTS:
         cut["node_affinity"] = None
     return replace(shape, **cut) if cut else shape
-
-
-def _num_node_requirements(shape: TaskShape) -> int:
-    terms = shape.node_affinity.terms if shape.node_affinity is not None else ()
-    return sum(max(len(term.labels) + len(term.names), 1) for term in terms)
 
 
 MOST_TERMS: Final = 100
 """Maximum length of each list of constraints, and of the list of resources, of a pod."""
 MOST_REQUIREMENTS: Final = 1000
-"""Maximum number of node requirements in all node affinity terms of a pod together."""
+"""Maximum number of label requirements in all terms of a list of constraints together."""
 _LIMITED: Final = {
     "node_selector": "spec.nodeSelector",
     "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
