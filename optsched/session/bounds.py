@@ -40,7 +40,7 @@ class EvictionScope:
     first
         The round without evictions.
     is_open
-        Whether the policy permits evicting or moving some pod for some waiting gang.
+        Whether the policy permits evicting or moving a pod for any waiting gang.
     bounds
         Bounds for all plans, given the chosen plan's values on the preceding levels, or None if no
         joint model was solved.
@@ -79,7 +79,7 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # A level to maximise that does not apply to the candidate has the value 0.
+            # A maximised level that does not apply to the candidate has the value 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -114,7 +114,7 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Add a result with value 0 for each omitted level to maximise.
+        """Add a result with value 0 for each maximised level that is missing.
 
         A level that does not apply to the candidate's victims may apply to other victims. A proof
         of optimality must therefore include it.
@@ -160,7 +160,7 @@ class EvictionScope:
 
 
 def with_bound(result: LevelResult, bound: int) -> LevelResult:
-    """Return the result with another bound, and the status that follows from it."""
+    """Return the result with a new bound, and with the status that follows from the bound."""
     if result.value == bound:
         status = LevelStatus.OPTIMAL
     elif result.status is LevelStatus.OPTIMAL:
@@ -185,7 +185,7 @@ def _is_alone(candidate: Candidate) -> bool:
 
 
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
-    """Return whether some running pod may be evicted or moved for some gang with pending tasks.
+    """Return whether a running pod may be evicted or moved for any gang with pending tasks.
 
     Only priorities and queues are checked, not shares or nodes, so the result may be True although
     no pod can be evicted.

@@ -110,7 +110,7 @@ def _compare(one: Candidate, other: Candidate) -> int:
 
 
 def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
-    """Return the value of each level, keyed by name; negated for levels to minimise."""
+    """Return the value of each level, keyed by name; values of minimised levels are negated."""
     return {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
 
 

@@ -1,4 +1,4 @@
-"""Certificates: a plan's level values and bounds, and the reasons why gangs wait."""
+"""Certify a plan's level values and bounds, and explain why gangs wait."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """Return the actions as decisions on a problem that lacks the actions' victims.
+    """Translate actions into decisions on a problem from which the actions' victims are absent.
 
     Raises `ValueError` if an action contains a task, node or gang that does not exist.
     """

@@ -62,7 +62,7 @@ class Rounds:
     hopeless
         Maps the index of each gang that no eviction helps to the reason, or to None if unknown.
     can_evict
-        Whether the policy permits evicting or moving some pod for some waiting gang.
+        Whether the policy permits evicting or moving a pod for any waiting gang.
 
     """
 
@@ -82,8 +82,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that still wait after the first round.
 
-    The policy may list the evicting actions before or after the action that moves pods. The
-    second of the two is tried only if the first helps no gang.
+    The policy may list the evicting actions before or after the action that moves pods. The kind of
+    action that comes second is tried only if the first kind helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -292,7 +292,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 
 def _signed_values(each: Round) -> dict[str, int]:
-    """Return the value of each level over gangs, keyed by name; negated for levels to minimise."""
+    """Return each gang level's value, keyed by name; values of minimised levels are negated."""
     pairs = zip(each.levels, each.solutions[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value

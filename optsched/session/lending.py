@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""Maximum number of gangs per queue for which all choices of borrowing gangs are compared."""
+"""Maximum number of gangs in a queue for which every choice of borrowing gangs is compared."""
 
 _MOST_COUNTED = 256
 """Maximum number of task classes for which fitting tasks are counted.
@@ -321,7 +321,7 @@ def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[
     """Return the best sets of a queue's gangs that fit its share, best first, as masks (m,).
 
     `gain` (m, R) is the request of each gang's placed tasks. `worth` holds each gang's values on
-    the levels; the gangs are sorted by it in descending order. `left` (R,) is the unused deserved
+    the levels; the gangs are sorted by `worth`, largest first. `left` (R,) is the unused deserved
     share.
     """
     used = gain > 0
@@ -451,7 +451,7 @@ def _count_loans(
 
 
 _RESOURCE_OF = {"milli-CPU": "cpu", "bytes of memory": "memory"}
-"""Maps units to resource names; a unit that is missing is a resource name itself."""
+"""Maps units to resource names; a missing unit is itself a resource name."""
 
 
 class _Relaxation:

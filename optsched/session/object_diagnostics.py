@@ -1,4 +1,4 @@
-"""Find contradictions between cluster objects; each is reported as the `Flaw` of one object."""
+"""Find contradictions between cluster objects; each is reported as a `Flaw` of one object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wall time of one session: the time of each phase, and the time left for searches."""
+"""Measure the phases of one session, and compute the time that is left for searches."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class SessionClock:
         """Whether the greedy pipeline has time to compute one more plan.
 
         The pipeline is assumed to take as long as its longest run so far. The rest of the period
-        must suffice for this and for verifying the plan.
+        must suffice for that run and for verifying the plan.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)

@@ -35,7 +35,7 @@ SOON_MS: Final = 5_000
 """
 
 MOST_TIMES: Final = 4
-"""Maximum multiple of the usual budget for a session that repeats a decision."""
+"""Maximum factor by which a session's budget grows when the session repeats a decision."""
 
 OTHERS_MS: Final = 1_000
 """Time in ms after which a decision that used replies of an external service is repeated.
