@@ -54,13 +54,13 @@ MOST_RELAXED = 20_000
 """Maximum number of (task class, node) pairs for `DIRECT` if idle capacity differs among nodes."""
 
 FEW_ROOMS = 0.25
-"""Maximum ratio of distinct idle capacity vectors to nodes at which `CONFIGURATIONS` runs first.
+"""Maximum ratio of distinct idle capacity vectors to nodes for which `CONFIGURATIONS` runs first.
 """
 
 PAIRS_PER_MS = 25
 """Maximum number of (task class, node) pairs in a model per millisecond of its budget.
 
-The solver cannot build and relax a larger model in time.
+The solver cannot build a larger model and solve its relaxation in time.
 """
 
 CROWDED_PAIRS_PER_MS = 500
@@ -71,7 +71,7 @@ which the model is built cover all pairs.
 """
 
 ROUND_MS = 400
-"""Budget of one neighbourhood in milliseconds; a larger budget allows more neighbourhoods."""
+"""Budget in milliseconds for one neighbourhood; a larger budget allows more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
 """Number of neighbourhoods to search if there is no wall-time limit."""
@@ -106,7 +106,7 @@ class Solution:
         Indices of the gangs whose decisions are final.
     proved
         The bound of an earlier search on each level, or None; empty without an earlier search. A
-        bound holds only for plans that equal `results` on all more important levels.
+        bound holds only for plans that have the values of `results` on all more important levels.
 
     """
 
@@ -220,7 +220,7 @@ def improve(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             break
-        # Only `DIRECT` models every level, so report why it stopped if it runs.
+        # Only `DIRECT` models every level. If `DIRECT` runs, report why it stopped.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -286,15 +286,15 @@ class _EngineSequence:
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Quarters of the budget that each engine gets, keyed by the number of engines.
+"""Quarters of the budget for each engine, keyed by the number of engines.
 
-The first of two engines gets one quarter, because it either finishes early or not at all.
+The first of two engines gets one quarter, because this engine finishes either early or not at all.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The problem that an engine solves, without the gangs whose decisions are final.
+    """The problem that an engine solves, which excludes gangs with final decisions.
 
     Attributes
     ----------
@@ -390,7 +390,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
 
 def _count_idle_vectors(problem: Problem) -> int:
-    """Return the number of distinct vectors of idle capacity that pending tasks can use."""
+    """Return the number of distinct idle capacity vectors, counting only usable capacity."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0))
 
@@ -491,8 +491,8 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A bound on a level holds for every plan that is no worse on earlier levels, as the new
-        # plan is.
+        # A bound on a level holds for every plan that is no worse on earlier levels, including the
+        # new plan.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -567,7 +567,7 @@ def _exclude_gangs(
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # A bound for all gangs does not hold for the remaining gangs alone.
+    # A bound for all gangs does not hold for only the remaining gangs.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
@@ -581,8 +581,8 @@ def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
     """Return the number of (task class, node) pairs where a task of the class fits on the node.
 
-    If the number of classes times nodes exceeds 50 · `MOST_DIRECT`, this product is returned as an
-    upper bound.
+    If the number of classes times the number of nodes exceeds 50 · `MOST_DIRECT`, this product is
+    returned as an upper bound.
     """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
@@ -591,8 +591,8 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of gangs that node classes cannot model, and the rules that cause this.
 
-    The mask contains gangs whose tasks depend on other tasks of their node or can use too many
-    domains.
+    The mask contains gangs whose tasks depend on other tasks of their node, and gangs that can use
+    too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -611,7 +611,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """Return the problem that remains once the decisions about `gangs` (G,) are final."""
+    """Return the problem that remains after the decisions about `gangs` (G,) are final."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
@@ -629,7 +629,7 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     starting = np.unique(problem.gang_of[tasks])
     excess = excess_resources(problem)
     kept = problem.kept + excess[problem.shape_of[starting]].sum(axis=0)
-    # Terminating tasks free resources for the minResources of gangs that wait for them.
+    # Terminating tasks will free resources for the minResources of gangs that wait for these tasks.
     waits = np.setdiff1d(problem.gang_of[nominated], starting)
     leaves = releasing[problem.ready].sum(axis=0)
     kept += np.maximum(excess[problem.shape_of[waits]].sum(axis=0) - leaves, 0)

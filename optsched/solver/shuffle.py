@@ -1,7 +1,7 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-No protected pod is evicted, and disruption budgets are respected. A gang loses only surplus tasks
-or is evicted entirely, so no gang runs below its minimum. All evictions are decided before the
+It evicts no protected pod and respects disruption budgets. A gang loses only surplus tasks or is
+evicted entirely, so no gang runs below its minimum. The action decides all evictions before the
 session places any task.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _COPY: Final = "~shuffle"
-"""Suffix of the key of a task's copy; names of Kubernetes objects cannot contain `~`."""
+"""Suffix of the key of a task's copy; Kubernetes object names cannot contain `~`."""
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
@@ -113,8 +113,8 @@ class _Shuffle:
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """Return the tasks to evict together: the task alone, or its entire gang.
 
-        The gang is evicted entirely if it has subgroups or a topology, or cannot run without the
-        task. The result is empty if the eviction is not allowed.
+        The gang is evicted entirely if it has subgroups or a topology, or if it cannot run without
+        the task. The result is empty if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]

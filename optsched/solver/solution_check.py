@@ -26,7 +26,7 @@ def solve_checked(
 ) -> Solved:
     """Solve a level model, and drop the updates whose solutions violate the model.
 
-    If an update is dropped, `stopped` also states that a solution was invalid.
+    If an update is dropped, `stopped` also reports an invalid solution.
     """
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))

@@ -48,7 +48,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """The traits of a gang, compared by identity because comparing values is slower."""
+    """The traits of a gang, compared by identity, because comparing their values is slower."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits

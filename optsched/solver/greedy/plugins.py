@@ -139,10 +139,10 @@ class GangPreemption(Protocol):
     """A plugin that allows different victims in the actions `gangpreempt` and `gangreclaim`."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may evict in the action `gangpreempt`, or None."""
+        """Return the victims that a gang may evict in `gangpreempt`, or None for no vote."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may evict in the action `gangreclaim`, or None."""
+        """Return the victims that a gang may evict in `gangreclaim`, or None for no vote."""
 
 
 class TaskOrder(Protocol):

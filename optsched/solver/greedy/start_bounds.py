@@ -69,8 +69,8 @@ def find_lacking_shapes(
 def count_fitting_tasks(idle: I64, request: I64) -> F64:
     """Return an upper bound (C,) on the tasks of each class that fit on nodes with `idle` (N, R).
 
-    `request` (C, R) is the request of one task of each class. The bound is infinite for classes
-    that request nothing.
+    `request` (C, R) is the request of one task of each class. Classes that request
+    nothing are unlimited.
     """
     found = np.zeros(len(request))
     has_idle = (idle > 0).any(axis=1)

@@ -294,8 +294,8 @@ class _GangPlacement:
     ) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for a whole rigid gang.
 
-        A rigid gang needs all its tasks to start. If `need` is less than all tasks, all domains are
-        in the mask.
+        A rigid gang needs all its tasks to start. If `need` is below the number of tasks, all
+        domains are in the mask.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)

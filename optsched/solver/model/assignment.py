@@ -1,4 +1,4 @@
-"""Convert the task counts of an aggregated solution to a node for each task."""
+"""Convert the task counts of an aggregated solution to one node for each task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assign_tasks(
         The aggregated model, and the values (variables,) of its variables.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that it can hold. No array is shorter than the number of placed tasks.
+        class that it can hold. Every array is at least as long as the number of placed tasks.
     base
         The decisions about gangs that are not in the model.
 
@@ -88,7 +88,7 @@ class _NodeStock:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
             return group.nodes
         if group.forest is not None:
-            # Taking nodes leaf by leaf keeps the tasks close together.
+            # Choosing nodes leaf by leaf keeps the tasks close together.
             left = self._count_slots(c)
             nodes = np.flatnonzero((left > 0) & group.forest.inside(group.domain))
             nodes = nodes[np.argsort(group.forest.leaf_of[nodes], kind="stable")]
@@ -192,7 +192,7 @@ class _GangAssignment:
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
             # Gangs in domains of low tiers come first, so that their subgroups choose domains
-            # first.
+            # before others.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -250,9 +250,9 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 
 
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
-    """Return the tasks (k,) that a `Demand` counts, and the index (k,) of each task's domain.
+    """Return the tasks (k,) that a `Demand` counts, and the index (k,) of the domain of each task.
 
-    The index refers to the domains of the demand's choice; it is -1 for tasks without a node.
+    The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class

@@ -59,7 +59,7 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """Return each task's class or copy (T,), and the number of classes and copies.
+        """Return the class or copy (T,) of each task, and the number of classes and copies.
 
         `node_of` (T,) is the node of each task.
         """

@@ -94,7 +94,7 @@ class Direct:
     """A level model with one integer variable per task class and node.
 
     The model is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
-    variables, or -1 where a task class may not use a node.
+    variables, or -1 where a node excludes a task class.
     """
 
     form: Formulation
@@ -268,10 +268,10 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """Encode a problem over variables z[k, p], the number of class k nodes with configuration p.
+    """Encode a problem with variables z[k, p]: the number of class k nodes with configuration p.
 
-    The model omits levels over nodes and domains. Raises `TooManyCapacities` if the requests have
-    too many distinct values to price configurations.
+    The model omits levels that depend on single nodes or domains. Raises `TooManyCapacities` if the
+    requests have too many distinct values for pricing configurations.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
@@ -325,7 +325,7 @@ def _fitting(capacity: I64, request: I64) -> Bool:
 def _configurations_in_use(
     incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
 ) -> tuple[I64, I64]:
-    """Return (node class, tasks) of the incumbent's configurations, most frequent first.
+    """Return the incumbent's configurations as (node class, tasks), most frequent first.
 
     `copies` holds each task's class or domain copy (T,), and the number of classes and copies.
     """

@@ -21,13 +21,13 @@ MOST_PAIRS = 1500
 """Maximum number of (task class, node) pairs in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""Maximum numbers of nodes and task classes if a single node has more than `MOST_PAIRS` pairs."""
+"""Maximum number of nodes and of task classes, if one node has more than `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
 """Weight of a tier relative to the next more important tier."""
 
 _LEAST_WEIGHT = 1e-3
-"""Weight of a node that no waiting gang can use; tasks of other gangs may move there."""
+"""Weight of a node that no waiting gang can use, so that tasks of other gangs may move there."""
 
 
 class Neighbourhood(NamedTuple):
@@ -94,9 +94,9 @@ def choose_gangs(
 ) -> Bool:
     """Choose the gangs, as a mask (G,), of a neighbourhood with too many pairs for one model.
 
-    Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
-    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 other task classes belong to waiting gangs,
-    preferably of important tiers.
+    Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on nodes of the
+    neighbourhood. Up to `FEW_CLASSES` / 2 other task classes belong to waiting gangs, preferably of
+    important tiers.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def choose_gangs(
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Order items by descending weight if `number` and `seed` are 0, else at random.
+    """Order items by descending weight if `number` and `seed` are 0, and otherwise at random.
 
     In a random order, items of larger weight tend to come earlier.
     """

@@ -1,4 +1,4 @@
-"""The nodes that a task class may use before any placement, and how many tasks fit each node."""
+"""The nodes that a task class may use before any placement, and how many tasks fit on each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """Return a mask (N,) of the ready nodes that all rules allow a class, or None for all nodes.
+    """Return a mask (N,) of the ready nodes that all rules allow for a class; None for all nodes.
 
     The mask is cached per problem and tuple of rules. Callers must not modify it.
     """
@@ -55,7 +55,7 @@ def find_open_classes(problem: Problem) -> I64:
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """Return a mask (C, N) of the ready nodes that all rules allow each task class.
+    """Return the mask (C, N) of ready nodes that all rules allow for each task class.
 
     If `classes` is given, the mask is False for all other classes.
     """

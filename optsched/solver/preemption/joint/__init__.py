@@ -1,1 +1,1 @@
-"""One integer program that chooses a session's starting gangs, their nodes and the victims."""
+"""One integer program for the starting gangs of a session, their tasks' nodes and the victims."""

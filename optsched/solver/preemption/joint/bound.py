@@ -60,7 +60,7 @@ def bound_with_evictions(
 ) -> EvictionBounds | None:
     """Return a bound on every level over all plans, including plans that evict tasks.
 
-    A bound covers plans whose earlier levels are at least as good as `values`. The joint model
+    A bound covers all plans whose earlier levels are at least as good as `values`. The joint model
     omits constraints on evictions that cannot be written as rows, so the bounds are valid but may
     be loose.
 
@@ -119,7 +119,7 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
-    # The admission level does not count a gang that is evicted entirely and restarts.
+    # If a gang is evicted entirely and restarts, the admission level does not count it.
     problem, running = form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     may_end = (candidates > 0) & (candidates >= joint.facts.held)
@@ -128,7 +128,7 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
 
 
 class _Bounds:
-    """Bounds one level after another in the joint model."""
+    """Computes bounds for one level after another in the joint model."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]

@@ -1,9 +1,9 @@
 """Rows of the joint model that allow evictions only for gangs that are entitled to them.
 
 The rows are the conditions of `plugins.eviction.entitled`, summed over gangs. A task is evicted
-only if some admitted gang is entitled to its eviction; the model does not choose which gang is the
-preemptor. For each pair of a reclaimer class and a lending queue, rows limit how much the class
-reclaims and how much the lender gives back. A reclaimer class is a set of gang classes of one queue
+only if some admitted gang is entitled to evict it. The model does not choose which gang is the
+preemptor. For each pair of a reclaimer class and a lending queue, rows limit the amounts that the
+class reclaims and the lender gives back. A reclaimer class is a set of gang classes of one queue
 that request the same resources.
 """
 
@@ -100,7 +100,7 @@ def add_entitlement_rows(
 def has_too_many_pairs(
     form: Formulation, facts: SessionFacts, groups: Groups, reclaimed: Bool, reclaims: Bool
 ) -> bool:
-    """Return whether an exact model exceeds `MOST_EXACT_PAIRS` reclaimer and lender pairs.
+    """Return whether an exact model has more than `MOST_EXACT_PAIRS` reclaimer-lender pairs.
 
     `reclaimed` (K,) masks the victim groups that may be reclaimed; `reclaims` (H,) masks the gang
     classes that may reclaim.
@@ -121,7 +121,7 @@ def _add_preempt_rows(
 ) -> None:
     """Allow preemption only if a task of a gang with priority above `threshold` is placed.
 
-    Each row is evicted − reclaimed ≤ count · gain, with a binary variable `gain`.
+    Each row is evicted − reclaimed ≤ count · gain, where `gain` is a binary variable.
     """
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
@@ -151,7 +151,7 @@ def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
 
 
 class EntitledClasses(NamedTuple):
-    """Masks (H,) of the gang classes that may preempt, and of those that may reclaim."""
+    """Masks (H,) of the gang classes that may preempt, and of the gang classes that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
@@ -383,12 +383,12 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Require that a lender exceeds its protected amount until its last victim is evicted.
+        """Require that a lender exceeds its protected amount before its last victim is evicted.
 
-        The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
-        Victims of preemption within the queue are ignored, because they may be evicted later.
-        `victims` holds the protected groups, all groups of the lender, and the groups whose
-        requests are subtracted.
+        The last victim is one task, or the tasks that a gang or subgroup loses together. Victims of
+        preemption within the queue are ignored, because they may be evicted after the reclaimed
+        tasks. `victims` holds the protected groups, all groups of the lender, and the groups whose
+        requests reduce the lender's amount.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -402,12 +402,13 @@ class _Reclaiming:
             for unit in self._units
             if np.isin(unit.members, kept).any() and (self._reclaim[unit.members] >= 0).all()
         ]
-        # In a model for bounds, preemption may account for some tasks of a gang that is evicted
-        # entirely.
+        # In a model for bounds, some tasks of a gang that is evicted entirely may be preempted
+        # instead of reclaimed.
         leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Exact models ignore gains; otherwise queues could reclaim from each other in a cycle.
+            # Exact models ignore amounts that the lender gains; otherwise, queues could reclaim
+            # from each other in a cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

@@ -3,7 +3,8 @@
 Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
 of `solver.model.encoding`: an integer variable for each group of equal running tasks on a node
 counts the group's evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor in
-`_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
+`_MASKING`. The optimum of such a model bounds all plans that the policy allows, with and without
+evictions.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ MOST_VARIABLES = 40_000
 """Maximum number of integer variables of a joint model; larger models are not built."""
 
 MOST_SINGLE = 20_000
-"""Maximum number of (task class, node) pairs for which nodes are not merged into sets."""
+"""Maximum number of (task class, node) pairs for which each node is its own node set."""
 
 MOST_MERGED = 4_000
 """Maximum number of (task class, node set) pairs; if there are more, node sets are merged."""
@@ -61,7 +62,7 @@ MERGED_SETS = 6
 """Number of node sets after merging, if there are more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
-"""Maximum number of step sizes per resource in rounded rows.
+"""Maximum number of step sizes for each resource in rounded rows.
 
 The most frequent requests are used as step sizes.
 """
@@ -80,7 +81,7 @@ def encode_joint(
     reach: frozenset[str],
     waiting_gangs: WaitingGangs | None = None,
 ) -> JointModel | None:
-    """Encode a session as a joint model, without levels.
+    """Encode a session as a joint model without levels.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ def encode_joint(
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
-    # The idle capacity of nodes once every candidate is evicted or moved.
+    # The idle capacity of nodes after every candidate is evicted or moved.
     full = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     full = groups.release_capacity(full, groups.count)
     if moves is not None:
@@ -148,7 +149,7 @@ def encode_joint(
     wholes = VictimGrouper(facts).wholes(-1, groups, state)
     whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
-    # A bound must also cover plans in which reclaims within a guarantee override budgets.
+    # A bound must also cover plans in which a reclaim within a guarantee overrides budgets.
     overriding = None
     if not is_exact and facts.floors.yielding.any():
         overriding = candidates.reclaimed
@@ -189,7 +190,7 @@ class WaitingGangs:
 
 
 def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
-    """Find the gangs with unplaced tasks, and those with placed tasks, in `decisions`."""
+    """Find the gangs with unplaced tasks in `decisions`, and the gangs with placed tasks."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
@@ -201,7 +202,7 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes with unplaced tasks for which tasks may be evicted.
+    """Return the gang classes with unplaced tasks for which running tasks may be evicted.
 
     A gang with running or placed tasks preempts only if the policy allows preemption for growth.
     """
@@ -286,8 +287,8 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes that only
-            # rare task classes may use into one set.
+            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes into one
+            # set if only rare task classes may use them.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -296,7 +297,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Return the aggregated model of gangs and queues, with all candidate victims removed."""
+    """Return the aggregated model of gangs and queues as if all candidate victims were evicted."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -353,7 +354,7 @@ def _add_capacity_rows(
             variables.append(moved[known])
             factors.append(-moves.request[known, r])
             # A moved task uses capacity of another node, so moves do not increase the cluster's
-            # capacity.
+            # idle capacity.
             model.add_rows(
                 0,
                 np.concatenate([placed, evict]),
@@ -376,9 +377,9 @@ def _add_rounded_rows(
     """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
     These rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
-    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, their
-    node sets and their requests of the resource. `capacity` holds each node's node set and
-    capacity.
+    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, and
+    for each variable its node set and its request of the resource. `capacity` holds the node set
+    and the capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity

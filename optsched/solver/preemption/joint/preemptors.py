@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Preemptors:
     """Matches victims to preemptors: entitled gangs that use the victims' capacity.
 
-    On each node, a preemptor uses the capacity of victims up to the requests of its own tasks. If a
-    gang is evicted entirely, its preemptor must use the capacity of at least one of its tasks.
+    On each node, a preemptor uses the victims' capacity only up to the requests of its own tasks.
+    If a gang is evicted entirely, its preemptor must use the capacity of at least one evicted task.
     Equal tasks of two gangs may swap nodes, because the model does not distinguish them.
 
     Attributes
@@ -52,14 +52,14 @@ class Preemptors:
     def list_evictions(
         self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
     ) -> list[Evict]:
-        """Return the evictions of all victims that have a preemptor, reclaimed tasks first.
+        """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
-        The largest unit of each lending queue is evicted last, after all other victims of its
-        preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
+        The largest unit of each lending queue is evicted after all other victims of its preemptors.
+        A unit is a task, or all tasks of a gang that is evicted entirely.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
-        # For each victim gang, the gangs that may preempt its tasks, most important first.
+        # The gangs that may preempt tasks of each victim gang, most important first.
         preemptors = {
             lost: [
                 g
@@ -121,7 +121,7 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Drop gangs that do not fit after the evictions; return the evictions for the other gangs.
+        """Drop gangs that do not fit after the evictions; return the other gangs' evictions.
 
         The most important gangs are kept. Victims of dropped gangs keep running.
         """
@@ -150,7 +150,7 @@ class Preemptors:
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]
     ) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs, ordered so that the largest unit comes last.
+        """Return (victim, preemptor) pairs in an order in which the largest unit comes last.
 
         A unit is a task, or all tasks of a gang that is evicted entirely.
         """
@@ -186,7 +186,7 @@ class Preemptors:
     ) -> dict[int, int]:
         """Return the preemptor of each victim, without the victims that have no preemptor.
 
-        Victims of gangs that are evicted entirely get their preemptors first.
+        Victims whose gang is evicted entirely get their preemptors first.
         """
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
@@ -218,7 +218,7 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses the capacity of a victim, if necessary after a swap.
+        """Return the first gang that uses the capacity of a victim, possibly after a swap of tasks.
 
         Returns None if no gang uses a victim's capacity.
         """
@@ -255,9 +255,9 @@ class Preemptors:
         return bool((gives & (released < requested)).any())
 
     def _swap(self, gang: int, nodes: I64) -> bool:
-        """Swap a gang's task with an equal task on `nodes`; return whether this is possible.
+        """Swap a gang's task with an equal task on `nodes`; return whether a swap is possible.
 
-        Tasks are not swapped if their gang already uses a victim's capacity on their node.
+        A task is not swapped if its gang already uses a victim's capacity on the task's node.
         """
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()

@@ -27,7 +27,7 @@ class Presence:
         self._coming: dict[tuple[int, bytes], I64] = {}
 
     def add_rows(self) -> None:
-        """Add the rows for every group of victims.
+        """Add rows for every group of victims.
 
         If a gang is evicted entirely or by subgroups, an entitled gang must use the node of one of
         the evicted tasks. In all other cases, an entitled gang must use the victim's node.
@@ -57,7 +57,7 @@ class Presence:
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Allow victims of group `k` only if an entitled gang uses a node of groups `mine` (K,).
 
-        If a binary variable in `unless` is 1, the row does not restrict the victims.
+        If a binary variable in `unless` is 1, the row does not limit the victims.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -84,7 +84,7 @@ class Presence:
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return the variables that count tasks of gang classes (H,) on some node sets."""
+        """Return the variables that count tasks of some gang classes (H,) on some node sets."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]

@@ -51,7 +51,7 @@ Each additional solve excludes victims whose capacity no gang used.
 """
 
 _MS_PER_VARIABLE = 0.1
-"""Milliseconds of wall time per integer variable that a solver needs for its first solution.
+"""Milliseconds of wall time per integer variable that a solver needs to find a first solution.
 
 Measured on clusters of 50 to 180 mixed nodes on two cores in 2026: within one second, models of 9
 400 integers had a solution, and models of 10 500 integers had none.
@@ -67,7 +67,7 @@ The last argument lists gang keys in order of importance.
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
-    """Return whether the solver may find a solution of the joint model in time.
+    """Return whether the solver may find a solution of the joint model within its budget.
 
     Most integer variables of the joint model count the tasks of one class on one node.
     """
@@ -91,7 +91,7 @@ def find_victims_jointly(
     minimums; and the node scores.
 
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`, because evictions for a placed gang could only free capacity for other gangs.
+    `decisions`. Evictions for a fully placed gang would only free capacity for other gangs.
 
     Parameters
     ----------
@@ -184,8 +184,8 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions with equal levels, reclaim as many tasks as possible, so that preemptors are
-    # deterministic.
+    # Among solutions with equal levels, reclaim as many tasks as possible. This makes the choice of
+    # preemptors deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -226,8 +226,8 @@ def _read_solution(
 ) -> _Reading:
     """Decode a solution to evictions and nominations, without those that violate rules.
 
-    The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
-    no preemptor uses keep running, and gangs that need this capacity are dropped.
+    The model does not limit evictions to the capacity that preemptors use. Victims keep running if
+    no preemptor uses their capacity; gangs that need this capacity are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -281,9 +281,9 @@ def _find_nominations(
 
 
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
-    """Return the victims, and a mask of those that are reclaimed.
+    """Return the victims, and a mask of the reclaimed victims.
 
-    Among equal tasks, those created last are evicted.
+    Among equal tasks, the last created tasks are evicted.
     """
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()
@@ -300,7 +300,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return how much of each resource reclaiming queues may hold after the evictions.
+    """Return the amounts of each resource that reclaiming queues may hold after the evictions.
 
     See `plugins.shares.entitlement`.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """Finds running tasks that exclude nodes for a gang's pending tasks.
+    """Finds the running tasks that exclude nodes for a gang's pending tasks.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Blockers:
     ) -> list[tuple[int, Blocker]]:
         """Return (class, blocker) pairs: candidate victims that exclude nodes for a task class.
 
-        Nodes that running tasks other than candidates exclude are removed from `allowed`.
+        A node is removed from `allowed` if a running task that is no candidate excludes it.
         """
         found = []
         for c in np.unique(task_class).tolist():
@@ -72,7 +72,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield the excluded nodes of each domain, with the victim groups that exclude them."""
+        """Yield each domain's excluded nodes, with the victim groups that exclude these nodes."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -109,10 +109,10 @@ class Blockers:
     ) -> OtherPlacements | None:
         """Return the placements of other gangs that affect the placements of the tied classes.
 
-        A class is tied if its placements depend on other tasks of the node. Returns None if there
-        are no tied classes and no placed task depends on the possible victims `tasks` (V,).
+        A class is tied if its placements depend on other tasks of the node. Returns None if no
+        class is tied and no placed task depends on the possible victims `tasks` (V,).
         """
-        # Sum the earlier placements of tied classes per class and node.
+        # Sum the earlier placements of tied classes by class and node.
         problem, none = self._facts.problem, np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         classes, nodes, numbers = parts or (none, none, none)
@@ -126,7 +126,7 @@ class Blockers:
             return None
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
-        # Skip terms whose domains are single nodes, because they do not group nodes.
+        # Skip terms in which every domain is a single node, because these terms do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         domains = np.zeros(problem.num_nodes, np.int64)
         if wide:

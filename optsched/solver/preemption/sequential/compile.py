@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Candidates(NamedTuple):
-    """Masks (V,) of possible victims and of reclaimed tasks, and the reclaim limits of queues.
+    """Masks (V,) of possible victims and of reclaimed tasks, and the limits of reclaiming queues.
 
     An element (queue, resource, amount) of `claims` limits the amount that the queue may gain.
     """
@@ -46,7 +46,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles the eviction problems of a session, which share precomputed data.
+    """Compiles the eviction problems of a session from shared precomputed data.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def list_domains(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return the node masks to search for victims, and whether they cover all domains."""
+        """Return the masks of nodes to search for victims, and whether they cover all domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -98,7 +98,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        Returns None if evictions cannot help or the gang already has its minimum.
+        Returns None if evictions cannot help, or if the gang already has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -190,10 +190,10 @@ class EvictionCompiler:
         *,
         overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
-        """Return the eviction problem for tasks beyond the minimum, within guarantees of the queue.
+        """Return the eviction problem for tasks beyond the minimum, within the queue's guarantees.
 
-        The queue gains at most the unused part of the guarantees. With `overrides_budgets`, budgets
-        that yield to guarantees do not limit the victims.
+        The queue gains at most the unused part of its own and its ancestors' guarantees. With
+        `overrides_budgets`, budgets that yield to guarantees do not limit the victims.
         """
         if overrides_budgets and not self.may_override_budgets(gang, state, grows=True):
             return None
@@ -237,8 +237,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem for up to `rest` (E,) tasks beyond a gang's minimum.
 
-        The gang's queue reclaims at most up to its deserved share. Tasks of the gang's own queue
-        are evicted only if the policy lets gangs preempt beyond their minimum.
+        The gang's queue reclaims no more than its deserved share. Tasks of the gang's own queue are
+        evicted only if the policy lets gangs preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
@@ -250,7 +250,7 @@ class EvictionCompiler:
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem in which pending tasks of a gang replace its running tasks.
+        """Return the eviction problem in which a gang's pending tasks replace its running tasks.
 
         The gang's pending tasks of the highest priority may replace its lower-priority running
         tasks.
@@ -471,7 +471,7 @@ class EvictionCompiler:
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """Return how much queues may hold after reclaiming, keyed by (queue, resource)."""
+        """Return the amounts that queues may hold after reclaiming, keyed by (queue, resource)."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
         requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
@@ -489,7 +489,7 @@ class EvictionCompiler:
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield the non-reclaimable queues that hold capacity to which a gang is entitled.
 
-        Each result is (queue, resource, held amount, deserved amount).
+        Each result is a (queue, resource, held amount, deserved amount) tuple.
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return

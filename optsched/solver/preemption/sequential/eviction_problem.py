@@ -1,8 +1,8 @@
 """The eviction problem of one gang: the gang's demand, the possible victims and the constraints.
 
-Interchangeable victims on one node form a group (axis K): either single running tasks of gangs with
-equal queue, priority, request and cost, or equal tasks of one larger gang. Victim gangs with
-several running tasks (axis J) must keep their minimum or be evicted entirely.
+Interchangeable victims on one node form a group (axis K). A group contains either single running
+tasks of gangs with equal queue, priority, request and cost, or equal tasks of one larger gang.
+Victim gangs with several running tasks (axis J) must keep their minimum or be evicted entirely.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EvictionState:
-    """The cluster after the evictions and placements for earlier gangs.
+    """The cluster after the evictions and placements for the gangs considered so far.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class EvictionState:
         queues.
     firm
         (Q, R) the part of `used` that is certain: running tasks that are not evicted, and gangs for
-        which tasks are evicted. All other gangs are placed again after the evictions and may stay
-        pending.
+        which tasks are evicted. All other pending gangs are placed again after the evictions and
+        may stay pending.
     evicted
         (V,) mask of evicted tasks.
     spent
@@ -59,7 +59,7 @@ class EvictionState:
 
     @classmethod
     def without_evictions(cls, problem: Problem) -> EvictionState:
-        """Return the state before all evictions and placements."""
+        """Return the state before any eviction or placement."""
         return cls(
             future_idle=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
@@ -127,7 +127,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A subgroup of a victim gang, which keeps its size or is evicted entirely.
+    """A subgroup of a victim gang; the subgroup keeps its size or is evicted entirely.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class VictimSubGroup:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A victim gang, which keeps its minimum or is evicted entirely.
+    """A victim gang; the gang keeps its minimum or is evicted entirely.
 
     Attributes
     ----------
@@ -232,7 +232,7 @@ class Lending:
     """The constraint that a lending queue loses tasks only while it exceeds what it must keep.
 
     For some requested resource, the queue must hold more than the amount that it must keep. Tasks
-    that hold no resource of which the lender deserves a share are not protected.
+    are not protected if they hold no resource of which the lender deserves a share.
 
     Attributes
     ----------
@@ -252,7 +252,7 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """Placements of other gangs, on which placements of tied tasks depend.
+    """Placements of other gangs that influence where tied tasks can be placed.
 
     Attributes
     ----------
@@ -282,7 +282,7 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """The guarantees of queues for one resource, which limit the usage of other queues.
+    """The guarantees of queues for one resource, which limit how much other queues may use.
 
     Attributes
     ----------
@@ -306,7 +306,7 @@ class GuaranteeReserve:
 
 @dataclass(frozen=True, eq=False)
 class EvictionConstraints:
-    """The limits on evictions and placements other than node capacity.
+    """All limits on evictions and placements except node capacity.
 
     Attributes
     ----------
@@ -335,7 +335,7 @@ class EvictionConstraints:
 
 @dataclass(frozen=True, eq=False)
 class EvictionProblem:
-    """The demand of a gang, and the victims that may be evicted for it.
+    """The demand of a gang, and the victims that may be evicted for the gang.
 
     Attributes
     ----------

@@ -134,7 +134,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether the queues' claims fit the pool, or the gang does not increase them."""
+        """Return whether all queues' claims fit the pool, or the gang does not increase them."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -247,7 +247,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Return whether the amounts that the gang adds to queues are within all active limits."""
+        """Return whether the amounts that the gang adds to queues satisfy all active limits."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Totals over the selected victims, against which the limits of lending queues are checked.
+    """Totals over the selected victims, which are checked against the limits of lending queues.
 
     Attributes
     ----------
@@ -45,9 +45,9 @@ class _Share(NamedTuple):
 class LendingState:
     """The lending constraints (axis L) of an eviction problem and all their options (axis O).
 
-    A lending constraint holds if one of its options holds. An option holds if the lender holds more
-    of a resource than it must keep until its last victim is evicted. A victim changes only the sums
-    of its queue and that queue's ancestors. So a check need not read all victim groups.
+    A lending constraint holds if one of its options holds. An option holds if, until its last
+    victim is evicted, the lender holds more of a resource than it must keep. A victim changes only
+    the sums of its queue and that queue's ancestors. So a check need not read all victim groups.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class LendingState:
         self._shares: dict[int, _Share] = {}
 
     def add(self, groups: I64, counts: I64) -> None:
-        """Add `counts` (m,) victims from the victim groups `groups` (m,) to the sums."""
+        """Add `counts` (m,) victims of the groups `groups` (m,) to the totals."""
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:

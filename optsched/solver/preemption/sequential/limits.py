@@ -38,10 +38,10 @@ class Limits:
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
-        """Return how much a gang's queue and its ancestors may gain.
+        """Return the amounts that a gang's queue and its ancestors may gain.
 
-        Each result is (queue, resource, amount). The amounts follow from rules on queues, and from
-        the amounts that queues may hold after earlier reclaims.
+        Each result is a (queue, resource, amount) tuple. The amounts follow from rules on queues,
+        and from the amounts that queues may hold after earlier reclaims.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -77,7 +77,7 @@ class Limits:
     ) -> list[Limit]:
         """Return limits on the amounts that a gang adds to queues and their descendants.
 
-        With `is_claim`, the limit of a queue is active only if a task outside the queue and its
+        With `is_claim`, a queue's limit is active only if a task outside the queue and its
         descendants is reclaimed.
         """
         subtree = self._problem.queues.subtree
@@ -147,7 +147,7 @@ class Limits:
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang) > 0)
-        # It is not yet decided which tasks start.
+        # It is not yet decided which of the gang's tasks start.
         sure = self._facts.surely_requested(gang, grows=grows)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))
@@ -244,7 +244,8 @@ class Units:
 def list_units(groups: Groups, wholes: Sequence[Whole], *, is_exact: bool = True) -> Iterator[Unit]:
     """Yield the units of gangs and subgroups whose last tasks must be evicted together.
 
-    Unless `is_exact`, sizes are upper bounds even for gangs that lost tasks to other preemptors.
+    Without `is_exact`, the sizes are upper bounds even for gangs that lost tasks to other
+    preemptors.
     """
     by_gang = np.argsort(groups.gang, kind="stable")
     start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
@@ -273,9 +274,9 @@ def _list_options(
 ) -> tuple[LendingOption, ...]:
     """Return the options of a lending constraint that protects the victim groups `kept`.
 
-    An option is a resource and the tasks that may be the lender's last victims. `lent` holds a mask
-    of resources for all tasks, a mask of resources for units that contain all of `kept`, and the
-    lender's excess.
+    An option is a resource and the tasks that may be the lender's last victims. `lent` holds two
+    masks of resources and the lender's excess. The first mask is for all tasks, the second for
+    units that contain all of `kept`.
     """
     named, together, surplus = lent
     found = []

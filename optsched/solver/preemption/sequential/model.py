@@ -265,7 +265,7 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # The row is inactive while `switch` is 0.
+        # The row is inactive if `switch` is 0.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
@@ -319,7 +319,7 @@ def _reserve_rows(
         model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
         if q in line:
             i = line.index(q)
-            # `unused` is at most floor − need if the variable `leaves` is 1, and 0 otherwise
+            # `unused` is at most floor − need if the variable `leaves` is 1, and otherwise 0
             model.add_rows(
                 0,
                 np.concatenate([need[0], unused[[i]], leaves[[i]]]),

@@ -21,7 +21,7 @@ _MS = 1000
 
 
 class SessionFacts:
-    """The running tasks (axis V) of a session, and the queue shares that limit evictions.
+    """The running tasks (axis V) of a session, and the queue shares that restrict evictions.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class SessionFacts:
 def find_minimum_request(problem: Problem, gang: int, *, grows: bool = False) -> I64:
     """Return a lower bound (R,) on the request of a gang's minimum.
 
-    If `grows` is True, the bound holds for one more task of the gang.
+    If `grows` is True, the bound holds for one more task instead of the minimum.
     """
     shapes, number = problem.shapes, int(problem.shape_of[gang])
     shape, entries = shapes.shapes[number], slice(*shapes.start[number : number + 2].tolist())
@@ -124,7 +124,7 @@ def find_minimum_request(problem: Problem, gang: int, *, grows: bool = False) ->
 
 
 def sizes(problem: Problem) -> I64:
-    """Return the dominant share (V,) of the cluster held by each running task, in millionths."""
+    """Return each running task's dominant share (V,) of the cluster, in millionths."""
     total = np.maximum(problem.total, 1)
     share: I64 = (running_tasks(problem).request * 1_000_000 // total).max(axis=1, initial=0)
     return share

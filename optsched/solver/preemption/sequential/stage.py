@@ -1,7 +1,7 @@
 """Find victims gang by gang, starting with the most important gang.
 
 Later gangs do not change the evictions for earlier gangs. The search ignores placements of gangs in
-lower tiers, which do not run yet and are placed again afterwards.
+lower tiers, because these gangs do not run yet and are placed again after the search.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class EvictionPlan:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions and nominations for `gangs` (gang indices)."""
+        """Return the plan without the evictions and nominations for the gang indices `gangs`."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         nominations = {
@@ -187,13 +187,13 @@ def find_victims(
 
 
 Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
-"""Compiles a problem from a gang, a state, and the keyword `within` (a node mask or None)."""
+"""Compiles an eviction problem from a gang, a state, and the keyword `within` (mask or None)."""
 
 
 class _FewestVictims(NamedTuple):
     """Lower bounds on the number of victims and on the number of gangs evicted entirely.
 
-    The bound `ended` holds for plans with the fewest victims.
+    `ended` is a bound for plans with the fewest victims.
     """
 
     victims: int
@@ -235,7 +235,7 @@ class _Stage:
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Find evictions for the minimums of gangs, then for tasks beyond the minimums."""
+        """Find evictions for the minimums of all gangs, then for tasks beyond the minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._least = None
@@ -284,7 +284,7 @@ class _Stage:
                 ):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # The reason why evictions do not help a gang also holds for equal gangs.
+                # The reason why evictions do not help one gang also holds for equal gangs.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
@@ -336,7 +336,8 @@ class _Stage:
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier defined by weights contains several priorities, and priorities limit victims.
+            # A tier defined by weights contains gangs of several priorities, and priorities limit
+            # victims.
             int(problem.priority[gang]),
             # A task that depends on other tasks of its node may fit after later placements.
             gang if any(map(self._compiler.blockers.is_tied, classes)) else -1,
@@ -358,7 +359,7 @@ class _Stage:
         return tuple(zip(*placed.tolist(), number.tolist(), strict=True))
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted; such a gang gets no nodes, as in Volcano."""
+        """Return whether tasks of a gang are evicted; as in Volcano, such a gang gets no nodes."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _left_ms(self) -> float:
@@ -386,14 +387,14 @@ class _Stage:
     ) -> bool:
         """Evict tasks for a gang, within a guarantee as a last resort; return whether it worked.
 
-        If `is_last` is False, another kind of attempt follows for the same gang.
+        If `is_last` is False, another attempt of a different kind follows for the gang.
         """
         before = self._least
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
-            # A queue may reclaim its guarantee even if victim gangs are larger than a lender's
-            # excess, or budgets that yield to guarantees protect them.
+            # A queue may reclaim its guarantee even if a victim gang is larger than the lender's
+            # excess, or if budgets that yield to guarantees protect it.
             if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
                 return False
             self._hopeless.pop(gang, None)
@@ -531,7 +532,7 @@ class _Stage:
         return tried, are_all
 
     def _spare_ms(self) -> float:
-        """Return the wall time in milliseconds that the solver may use; 0 without a solver.
+        """Return the wall time in milliseconds that the solver may use, or 0 if there is no solver.
 
         The remaining time suffices for a heuristic solution for every later gang. Heuristic plans
         for all gangs are better than optimal plans for only the first gangs.
@@ -606,7 +607,7 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
-        """Record the placements of a gang, given as arrays (m,) of class, node and number of tasks.
+        """Record a gang's placements, given as arrays (m,) of task class, node and number of tasks.
 
         Row i of `request` (m, R) is the request of one task of placement i.
         """
@@ -661,7 +662,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
     """Return the bounds on victims over all domains in which as many tasks are placed as in `best`.
 
-    Returns None if a domain has no proved bounds.
+    Returns None if any domain has no proved bounds.
     """
     if len(tried) == 1:
         return best.least

@@ -2,7 +2,7 @@
 
 Tasks of the gang are placed one at a time, each on the node that needs the fewest victims and
 passes the rules' verifiers. Finally, evictions that are not needed are undone, and the verifiers
-check the result as a whole. The number of victims is not proved minimal.
+check the entire result. The number of victims is not proved minimal.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def search_by_trial(
     *,
     overrides_budgets: bool = False,
 ) -> TrialResult | None:
-    """Return victims and nominations for a gang, or None if none are found.
+    """Return the victims and nominations for a gang, or None if the search finds none.
 
     `before` holds the actions for earlier gangs. `is_over` returns whether the time limit is
     reached. With `overrides_budgets`, reclaims within a guarantee override budgets that yield to
@@ -119,7 +119,8 @@ class _Trial:
         """Place a task on the node that needs the fewest victims; return whether it fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
-        # Try the gang's nodes first, then the nodes with the fewest possible victims.
+        # Try nodes that the gang already uses first, then the nodes with the fewest possible
+        # victims.
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
@@ -162,7 +163,7 @@ class _Trial:
         return None
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
-        """Yield units of possible victims on a node, by ascending priority and lost work.
+        """Yield units of possible victims on a node, in ascending order of priority and lost work.
 
         A unit is one task or an entire gang.
         """

@@ -1,4 +1,4 @@
-"""Group equal victims on a node, and compute how many tasks victim gangs can lose."""
+"""Group equal victims on a node, and compute how many tasks each victim gang can lose."""
 
 from __future__ import annotations
 
@@ -147,6 +147,6 @@ class VictimGrouper:
 
 
 def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the sorted names of the subgroups to which a gang's tasks belong."""
+    """Return the sorted names of the subgroups that contain a gang's tasks."""
     found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
     return sorted(name for name in found if name is not None)
