@@ -1,6 +1,6 @@
 """Live clusters: only this package sends requests to an API server.
 
 `client` sends requests. `cache` lists and watches objects and builds snapshots. `scheduler`,
-`controllers` and `webhook` are the three processes. `serving` serves their health checks and
-metrics, and `runtime` holds the code that they share.
+`controllers` and `webhook` are the three processes. `serving` serves the processes' health checks
+and metrics, and `runtime` holds their shared code.
 """

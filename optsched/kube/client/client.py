@@ -1,8 +1,9 @@
 """Requests to an API server, sent by the asyncio part of the official client.
 
 The official client provides the connection pool, reads kubeconfig files and service accounts,
-renews tokens, verifies certificates and uses proxies. Its model classes are not used, and objects
-stay JSON dictionaries: decoding a pod takes 23 µs as a dictionary, and up to 737 µs as a model.
+renews tokens, verifies certificates and uses proxies. The model classes of that client are not
+used, and objects stay JSON dictionaries: decoding a pod takes 23 µs as a dictionary, and up to 737
+µs as a model.
 """
 
 from __future__ import annotations

@@ -47,14 +47,14 @@ def default_places() -> str:
 
 
 def list_paths(places: str) -> list[Path]:
-    """Split a list of paths that has the separator of KUBECONFIG."""
+    """Split a list of paths in the format of KUBECONFIG."""
     return [Path(place).expanduser() for place in places.split(os.pathsep) if place]
 
 
 def explain_unreadable(places: str) -> str:
     """Return the reason that no kubeconfig is readable; empty if at least one file is readable.
 
-    `places` holds one or more paths with the separator of KUBECONFIG. A path may be a pipe.
+    `places` holds one or more paths in the format of KUBECONFIG. A path may be a pipe.
     """
     if is_url(places):
         return f"{places}: is a URL: download the kubeconfig and name the file"

@@ -196,8 +196,8 @@ class Manager:
                 self._queue.clear()
                 self._deferred_s.clear()
             if term not in (0, known_term) and not self.store.unsynced() and self._deps.reads_again:
-                # A watch may have missed events during another leader's term, so every kind is
-                # listed again before this process may reconcile as the new leader.
+                # A watch may have missed events during another leader's term. Every kind is
+                # therefore listed again before this process reconciles as the new leader.
                 self._follower.stale = self._follows.keys() - self._follower.absent
                 for kind, scope in self._follower.stale:
                     self._follows[kind, scope].cancel()

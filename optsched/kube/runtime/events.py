@@ -191,7 +191,7 @@ class EventRecorder:
 
     async def _write(self, dated: _DatedNote) -> None:
         note = dated.note
-        # The event of this note may have been written since the note was queued.
+        # The event of a queued note may have been written in the meantime.
         is_due = self._history.is_write_due(note, self._clock.monotonic())
         if not is_due or not self._may_write(note):
             return
