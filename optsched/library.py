@@ -129,7 +129,7 @@ def __getattr__(name: str) -> type:
     if name not in RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     kind = RENAMED[name]
-    message = f"optsched.{name} is deprecated: name it {kind.__name__}"
+    message = f"optsched.{name} is deprecated: use {kind.__name__}"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return kind
 
@@ -142,7 +142,7 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
         def accept_earlier_names(*arguments: _P.args, **named: _P.kwargs) -> _Result:
             for old, new in new_names.items():
                 if old in named:
-                    message = f"{function.__name__}({old}=…) is deprecated: name it {new}"
+                    message = f"{function.__name__}({old}=…) is deprecated: use {new}"
                     warnings.warn(message, DeprecationWarning, stacklevel=2)
                     named[new] = named.pop(old)
             return function(*arguments, **named)
@@ -186,7 +186,7 @@ def _check_path(
 
 def _check_texts(name: str, values: object) -> None:
     """Check that a value is None, or a mapping whose keys and values are strings."""
-    accepted = "a mapping from names to texts"
+    accepted = "a mapping from names to strings"
     is_mapping = isinstance(values, Mapping) and all(
         isinstance(each, str) for pair in values.items() for each in pair
     )

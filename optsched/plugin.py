@@ -88,6 +88,6 @@ __all__ = [
 def __getattr__(name: str) -> type[Switch]:
     if name != "Face":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = "optsched.plugin.Face is deprecated: name it Switch"
+    message = "optsched.plugin.Face is deprecated: use Switch"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return Switch

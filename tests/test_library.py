@@ -148,14 +148,14 @@ def test_names_of_the_module_are_those_of_the_library() -> None:
     ],
 )
 def test_earlier_names_of_classes_are_deprecated(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"optsched.{old} is deprecated: name it {new}"):
+    with pytest.warns(DeprecationWarning, match=f"optsched.{old} is deprecated: use {new}"):
         assert getattr(optsched, old) is getattr(optsched, new)
     assert old not in dir(optsched)
 
 
 def test_the_earlier_name_of_an_argument_is_deprecated() -> None:
     path = ROOT / "instances" / "traces" / "failures.yaml"
-    with pytest.warns(DeprecationWarning, match="given=…. is deprecated: name it trace"):
+    with pytest.warns(DeprecationWarning, match="given=…. is deprecated: use trace"):
         found = optsched.simulate(given=path, until="1h")
     assert found.jobs == optsched.simulate(trace=path, until="1h").jobs
 
@@ -296,7 +296,7 @@ WRONG = [
     (lambda: optsched.simulate("gavel:", period=3), "period: 3 is not a duration such as 60s"),
     (lambda: optsched.simulate("gavel:", warm_up=None), "warm_up: None is not a duration such as"),
     (lambda: optsched.arrival(GANG, 3), "at: 3 is not a duration such as 60s or 1h30m"),
-    (lambda: optsched.node("a", {}, labels="x"), "labels: 'x' is not a mapping from names to text"),
+    (lambda: optsched.node("a", {}, labels="x"), "labels: 'x' is not a mapping from names to str"),
     (
         lambda: optsched.node("a", {}, labels={"x": 1}),
         "labels: {'x': 1} is not a mapping from name",

@@ -585,7 +585,7 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
         if old not in vars(kind) or new in vars(kind):
             continue
         warnings.warn(
-            f"{kind.__name__}.{old} is deprecated: name it {new}", DeprecationWarning, stacklevel=4
+            f"{kind.__name__}.{old} is deprecated: use {new}", DeprecationWarning, stacklevel=4
         )
         method = vars(kind)[old]
         setattr(kind, new, adapt(method) if adapt else method)

@@ -63,7 +63,7 @@ ACTIONS = {
         Action("preempt", "evicts pods of lower priority in the same queue", _PREEMPT),
         Action(
             "reclaim",
-            "evicts pods of queues above their share for queues below their share",
+            "evicts pods of queues above their share, to place pods of queues below their share",
             (_CACHE,),
         ),
         Action("shuffle", "evicts pods that plugins select to be moved"),

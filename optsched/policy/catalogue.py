@@ -49,8 +49,8 @@ ACTION_SYMBOL: Final = "ACTION"
 _Kind = TypeVar("_Kind", Plugin, Action)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
-_ACCEPTED_ACTION: Final = f"accepted is `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
+_ACCEPTED: Final = f"write `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
+_ACCEPTED_ACTION: Final = f"write `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
 
 Files = tuple[tuple[str, str], ...]
 """The (path, text) pair of each file in a plugin folder, sorted by path."""
@@ -365,7 +365,7 @@ def _find_mistakes(
     kind, made = ("an action", "a function that proposes") if is_action else ("a plugin", "rules")
     if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
         likely = re.sub(r"[^a-z0-9]+", "-", str(plugin.name).lower()).strip("-")
-        accepted = "accepted are lower-case words with hyphens between them"
+        accepted = "write lower-case words with hyphens between them"
         yield f"{kind} cannot be called {plugin.name!r}; {accepted}", likely
     if not isinstance(plugin.meaning, str) or not plugin.meaning.strip():
         yield f"{kind} needs a meaning: its purpose in a few words", ""
@@ -376,7 +376,7 @@ def _find_mistakes(
         yield f"the name {name} is taken by {taken[name].origin}", ""
     elif name in built_in:
         owner = "a built-in action" if is_action else "a built-in plugin"
-        yield f"the name {name} is that of {owner}", f"my-{name}"
+        yield f"the name {name} is taken by {owner}", f"my-{name}"
     names = [a.name for a in plugin.arguments if isinstance(a, Argument)]
     if len(names) < len(plugin.arguments):
         yield "every argument must be an Argument", ""
@@ -414,7 +414,7 @@ def _find_rule_mistake(rule: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"{kind} needs a name of lower-case words with hyphens between them"
     if name in _rule_names():
-        return f"the rule name {name} is that of a built-in rule"
+        return f"the rule name {name} is taken by a built-in rule"
     overridden = [n for n in BUILT_IN_POINTS if hasattr(rule, n)]
     overridden += ["levels"] if type(rule).levels is not Rule.levels else []
     if overridden:

@@ -185,7 +185,7 @@ def _describe_unknown_format(root: Node) -> str:
     """Return the error message for a document that is not a policy; it names both formats."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
-        return "is a ConfigMap; the policy is the text under one of the names in its data"
+        return "is a ConfigMap; the policy is the value of one of its data keys"
     what = f"kind {kind} is" if kind else "is"
     return (
         f"{what} neither a model (kind: {KIND}) nor a configuration of Volcano's scheduler "

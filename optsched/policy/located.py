@@ -234,7 +234,7 @@ class _Tree:
             name: str = key.value
             at = Spot(at.file, at.line, at.column, f"{path}.{name}" if path else name, at.excerpt)
             if name in fields:
-                self.findings.error(at, f"comes twice; first in line {fields[name].key.line}")
+                self.findings.error(at, f"appears twice; first in line {fields[name].key.line}")
             elif name == "<<":
                 self.findings.error(at, "merge keys are not part of YAML 1.2; repeat the fields")
             else:

@@ -144,7 +144,7 @@ def _read_levels(
         if name is None:
             continue
         if name in found:
-            findings.error(node.spot, f"level {name} comes twice; first in line {found[name]}")
+            findings.error(node.spot, f"level {name} appears twice; first in line {found[name]}")
         elif tiers is not None and not is_served(name, tiers):
             needs = " or ".join(LEVEL_NEEDS[name])
             findings.error(node.spot, f"level {name} needs the rule {needs}")

@@ -229,7 +229,7 @@ def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
     if policy.solver is SolverKind.NONE:
         yield ("solver", "none; the greedy pipeline decides", "")
     else:
-        yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} a session", "")
+        yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} per session", "")
     yield ("period", format_duration_ms(budgets.period_ms), "")
     yield ("starvation", f"after {format_duration_ms(budgets.starvation_after_ms)}", "")
     most = f"for up to {count_noun(policy.reservations, 'gang')}" if policy.reservations else "none"

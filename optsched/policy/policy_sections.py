@@ -83,7 +83,7 @@ class ActionReader:
         if isinstance(action, Action):
             return action
         if not word.strip():
-            self.findings.error(spot, "an action has no name: write one, or take out its comma")
+            self.findings.error(spot, "an action has no name: write one, or remove the comma")
             return None
         likely = nearest(word, self.catalogue.action_names) if action is None else ""
         self.findings.error(spot, action or f'there is no action "{word}"', likely)
@@ -311,7 +311,7 @@ class TierReader:
             return None
         name = ALIASES.get(written, written)
         if name in JOB_PLUGINS:
-            message = f"{name} is a plugin of jobs, not of the scheduler, and is ignored"
+            message = f"{name} is a job plugin, not a scheduler plugin, and is ignored"
             self.findings.warn(node.spot, message)
             return None
         plugin = self.catalogue.find_plugin(name)
@@ -323,7 +323,9 @@ class TierReader:
             return None
         if name in self.spots:
             first = self.spots[name].line
-            self.findings.error(node.spot, f"{self.word} {name} comes twice; first in line {first}")
+            self.findings.error(
+                node.spot, f"{self.word} {name} appears twice; first in line {first}"
+            )
             return None
         self.spots[name] = node.spot
         return plugin
@@ -340,7 +342,9 @@ class TierReader:
                 self.findings.error(key, "there is no such field", nearest(name, known))
                 continue
             if switch != name:
-                self.findings.warn(key, f"Volcano spells it {switch} and would ignore this one")
+                self.findings.warn(
+                    key, f"Volcano spells it {switch} and would ignore this spelling"
+                )
             value = read_flag(node, self.findings)
             if value is not None and (switch == name or switch not in fields):
                 turned[_SWITCHES[switch]] = value
@@ -352,7 +356,7 @@ class TierReader:
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
-            message = f"cannot be on together with {first}: a GPU is shared in one way only"
+            message = f"cannot be enabled together with {first}: a GPU is shared in one way only"
             self.findings.error(given[name].key, message)
         other = "deviceshare.AscendMindClusterVNPUEnable"
         if arguments.get(other):

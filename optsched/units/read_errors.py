@@ -16,7 +16,7 @@ _JSON: Final = {
     "Expecting ',' delimiter": "a comma or the end is expected",
     "Illegal trailing comma before end of object": "a trailing comma is not allowed",
     "Illegal trailing comma before end of array": "a trailing comma is not allowed",
-    "Extra data": "the document has ended before this text",
+    "Extra data": "unexpected text after the end of the document",
     "Unterminated string starting at": "this string is not terminated",
     "Invalid control character at": "control characters are not allowed in a string",
     "Unexpected UTF-8 BOM (decode using utf-8-sig)": "a byte order mark is not allowed",

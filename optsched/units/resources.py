@@ -41,7 +41,8 @@ _TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE
 _NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
 _PART_OF_A_DEVICE: Final = "is not a whole number: pods get whole devices; write 1 or more"
 _PART_OF_A_GPU: Final = (
-    "is not a whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
+    "is not a whole number of GPUs: write 1 or more, or request a GPU share "
+    "with volcano.sh/vgpu-number"
 )
 _NOT_A_NAME: Final = "is not a resource name: write a string such as cpu or nvidia.com/gpu"
 

@@ -43,7 +43,7 @@ def test_encode_nodes_constrains_the_model_of_the_session_alone() -> None:
 def test_hard_face_names_the_switch_of_the_hard_part() -> None:
     with pytest.warns(DeprecationWarning, match="optsched.plugin.Face is deprecated"):
         from optsched.plugin import Face
-    with pytest.warns(DeprecationWarning, match="Old.hard_face is deprecated: name it hard_switch"):
+    with pytest.warns(DeprecationWarning, match="Old.hard_face is deprecated: use hard_switch"):
 
         class Old(Rule):
             name = "old"
@@ -79,13 +79,13 @@ def test_old_names_of_the_greedy_pipeline(old: str, new: str) -> None:
     def method(self: Greedy) -> str:
         return old
 
-    with pytest.warns(DeprecationWarning, match=f"Old.{old} is deprecated: name it {new}"):
+    with pytest.warns(DeprecationWarning, match=f"Old.{old} is deprecated: use {new}"):
         made = type("Old", (Greedy,), {old: method})
     assert getattr(made(), new)() == old
 
 
 def test_old_masks_are_one_method() -> None:
-    with pytest.warns(DeprecationWarning, match="Old.live_mask is deprecated: name it fits"):
+    with pytest.warns(DeprecationWarning, match="Old.live_mask is deprecated: use fits"):
 
         class Old(Greedy):
             def live_mask(self, task_class: int) -> Bool | None:
@@ -123,9 +123,9 @@ def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
 def test_old_names_of_nominations() -> None:
     world = World(Snapshot(0), ())
     view = View(Snapshot(0), (), {}, {}, {}, {"ns/p": "n1"})
-    with pytest.warns(DeprecationWarning, match="World.promises is deprecated: name it nominat"):
+    with pytest.warns(DeprecationWarning, match="World.promises is deprecated: use nominat"):
         assert world.promises == world.nominations
-    with pytest.warns(DeprecationWarning, match="View.promised is deprecated: name it nominated"):
+    with pytest.warns(DeprecationWarning, match="View.promised is deprecated: use nominated"):
         assert view.promised == {"ns/p": "n1"}
 
 

@@ -188,7 +188,7 @@ def test_an_entry_point_does_not_stand_in_for_a_plugin_that_comes_along(package)
 
 # --- bad ones ------------------------------------------------------------------------------------
 
-ACCEPTED = "accepted is `PLUGIN = Plugin(name, meaning, arguments, build)`"
+ACCEPTED = "write `PLUGIN = Plugin(name, meaning, arguments, build)`"
 BAD = {
     "syntax": (
         "x = 1\ndef f(:\n",
@@ -204,14 +204,14 @@ BAD = {
     "class": ("x = 1\nPLUGIN = int\n", f"bad.py:2:1: PLUGIN is of type type; {ACCEPTED}"),
     "built-in": (
         GOOD.replace('"quiet",', '"gang",'),
-        "bad.py:14:1: the name gang is that of a built-in plugin\n"
+        "bad.py:14:1: the name gang is taken by a built-in plugin\n"
         "    PLUGIN = Plugin(\n    ^ did you mean `my-gang`?",
     ),
-    "alias": (GOOD.replace('"quiet",', '"numaaware",'), "the name numaaware is that of"),
-    "job": (GOOD.replace('"quiet",', '"svc",'), "the name svc is that of"),
+    "alias": (GOOD.replace('"quiet",', '"numaaware",'), "the name numaaware is taken by"),
+    "job": (GOOD.replace('"quiet",', '"svc",'), "the name svc is taken by"),
     "name": (
         GOOD.replace('"quiet",', '"Quiet Hours",'),
-        "a plugin cannot be called 'Quiet Hours'; accepted are lower-case words with hyphens "
+        "a plugin cannot be called 'Quiet Hours'; write lower-case words with hyphens "
         "between them\n    PLUGIN = Plugin(\n    ^ did you mean `quiet-hours`?",
     ),
     "meaning": (GOOD.replace('"says nothing"', '""'), "a plugin needs a meaning"),
@@ -232,7 +232,7 @@ BAD = {
     ),
     "rule name": (
         GOOD.replace('name = "quiet"', 'name = "drf"'),
-        "the rule name drf is that of a built-in rule",
+        "the rule name drf is taken by a built-in rule",
     ),
     "no rule name": (GOOD.replace('name = "quiet"', ""), "Quiet needs a name of lower-case words"),
     "inner face": (

@@ -97,7 +97,7 @@ def test_files_that_can_not_be_read_say_why(tmp_path: Path) -> None:
         ("a: b\n", "x.yaml:1:1: is neither a model (kind: Model) nor a configuration of Volcano"),
         ("", "x.yaml:1:1: is neither a model"),
         ("- a\n", "x.yaml:1:1: is neither a model"),
-        ("kind: ConfigMap\ndata: {}\n", "is a ConfigMap; the policy is the text under one of"),
+        ("kind: ConfigMap\ndata: {}\n", "is a ConfigMap; the policy is the value of one of"),
         ("kind: Queue\nactions: x\n", "kind Queue is neither"),
         ("apiVersion: optsched.io/v2\n", 'there is no version "optsched.io/v2"'),
         ("actions: [\n", "not YAML"),

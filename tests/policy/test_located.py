@@ -113,8 +113,8 @@ def test_accepted(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: 1\nb: 2\na: 3\n", "3:1: a: comes twice; first in line 1"),
-        ("l: [{a: 1, 'a': 2}]", "1:12: l[0].a: comes twice; first in line 1"),
+        ("a: 1\nb: 2\na: 3\n", "3:1: a: appears twice; first in line 1"),
+        ("l: [{a: 1, 'a': 2}]", "1:12: l[0].a: appears twice; first in line 1"),
         ("a: 1\n---\nb: 2\n", "2:1: : one document is expected; another one begins here"),
         ("a:\n\tb: 1\n", "2:1: : a tab cannot indent in YAML; use spaces"),
         ("a: !!int x", "1:4: a: 'x' does not match its tag !!int"),

@@ -98,9 +98,9 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ACTION = 3", "1:1: ACTION is of type int; accepted is `ACTION = Action("),
+        ("ACTION = 3", "1:1: ACTION is of type int; write `ACTION = Action("),
         (GOOD.replace('"stage"', '"Stage"'), "cannot be called 'Stage'"),
-        (GOOD.replace('"stage"', '"reclaim"'), "reclaim is that of a built-in action"),
+        (GOOD.replace('"stage"', '"reclaim"'), "reclaim is taken by a built-in action"),
         (GOOD.replace('"places a"', '""'), "an action needs a meaning"),
         (
             GOOD.replace(", build)", ", 3)"),

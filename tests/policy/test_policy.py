@@ -38,7 +38,7 @@ def test_a_policy_can_be_read_in_words() -> None:
         "lowest\n"
         "           5. node-score  scores of the chosen nodes\n"
         "admission  one level for each priority, the highest first\n"
-        "solver     CP-SAT, up to 400ms a session\n"
+        "solver     CP-SAT, up to 400ms per session\n"
         "period     1s\n"
         "starvation after 1m0s\n"
         "reserved   for up to 4 gangs"

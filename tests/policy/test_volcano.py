@@ -239,7 +239,7 @@ def test_other_spellings_of_names_mean_the_same(alias: str) -> None:
 def test_plugins_of_jobs_are_passed_over() -> None:
     policy = load(SHORT.format("gang\n  - name: svc"))
     assert [p.name for p in policy.tiers[0]] == ["gang"]
-    assert warnings(policy) == ["svc is a plugin of jobs, not of the scheduler, and is ignored"]
+    assert warnings(policy) == ["svc is a job plugin, not a scheduler plugin, and is ignored"]
 
 
 def test_strategies_of_rescheduling_are_a_list() -> None:
@@ -324,7 +324,7 @@ def test_metrics_alone_are_no_reason_to_warn() -> None:
 def test_the_other_spelling_of_a_switch_counts_with_a_warning() -> None:
     policy = load(SHORT.format("gang\n    enabledJobReady: false"))
     assert not policy.rules.enables("gang", Switch.JOB_READY)
-    assert warnings(policy) == ["Volcano spells it enableJobReady and would ignore this one"]
+    assert warnings(policy) == ["Volcano spells it enableJobReady and would ignore this spelling"]
 
 
 def test_the_right_spelling_of_a_switch_wins() -> None:
@@ -378,7 +378,7 @@ def test_every_mistake_is_told_at_once() -> None:
         ),
         (
             "actions: 'allocate, '\ntiers: [{plugins: [{name: gang}]}]",
-            ("actions", "an action has no name: write one, or take out its comma", ""),
+            ("actions", "an action has no name: write one, or remove the comma", ""),
         ),
         *(
             (

@@ -16,7 +16,7 @@ from optsched.units.read_errors import why_unreadable
         ("\n{", "line 2, column 2: a name in double quotes is expected"),
         ('{"a" 1}', "line 1, column 6: a colon is expected"),
         ("[1 2]", "line 1, column 4: a comma or the end is expected"),
-        ("[] []", "line 1, column 4: the document has ended before this text"),
+        ("[] []", "line 1, column 4: unexpected text after the end of the document"),
         ('["a', "line 1, column 2: this string is not terminated"),
         ("\ufeff[]", "line 1, column 1: a byte order mark is not allowed"),
         ('["\\q"]', "line 1, column 3: invalid \\escape"),

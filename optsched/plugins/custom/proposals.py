@@ -82,7 +82,7 @@ class View:
     def __getattr__(self, name: str) -> Mapping[str, str]:
         if name != "promised":
             raise AttributeError(f"View has no attribute {name!r}")
-        message = "View.promised is deprecated: name it nominated"
+        message = "View.promised is deprecated: use nominated"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.nominated
 

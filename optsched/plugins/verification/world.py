@@ -140,7 +140,7 @@ class World:
     @property
     def promises(self) -> tuple[Placement, ...]:
         """The deprecated name of `nominations`."""
-        message = "World.promises is deprecated: name it nominations"
+        message = "World.promises is deprecated: use nominations"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.nominations
 

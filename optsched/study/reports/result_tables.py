@@ -121,7 +121,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
         rows.append((Cell(head), Cell(f"{i + 1}. {level['name']}"), Cell(level["meaning"])))
     budgets = model["budgets"]
     by_weight = model["admission"] == Admission.BY_WEIGHT.value
-    solved = f"CP-SAT, up to {budgets['solve']} a session"
+    solved = f"CP-SAT, up to {budgets['solve']} per session"
     settings = (
         ("admission", "gangs weighted by priority" if by_weight else "priority by priority"),
         ("solver", "none" if model["solver"] == SolverKind.NONE.value else solved),
