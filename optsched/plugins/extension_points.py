@@ -262,7 +262,7 @@ class Order:
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """True if all gangs of a gang class that use no resources have equal `gang_key`s.
+    """True if `gang_key` is equal for all gangs of a gang class that use no resources.
 
     A sort key that uses the age, name or estimate of a gang differs within a gang class. See
     `solver.greedy.gang_classes`.
@@ -544,8 +544,8 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     Attributes
     ----------
     hard_switch
-        The switch that enables the hard part of the rule (`verify`, constraints, masks, quotas), or
-        None if the hard part is always enabled.
+        The switch that enables the hard constraints of the rule (`verify`, model constraints,
+        masks, quotas), or None if they are always enabled.
 
     """
 

@@ -326,8 +326,8 @@ class RuleSet:
     def preempts_for_growth(self) -> bool:
         """True if the `preempt` action also serves gangs that already have their minimum.
 
-        The first tier with a vote decides (Volcano `JobStarving`). If `gang` votes in this tier,
-        only gangs below their minimum are served.
+        The first tier with a vote decides (Volcano `JobStarving`). If the plugin `gang` votes in
+        this tier, only gangs below their minimum may preempt.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Switch.JOB_STARVING in a.switches]

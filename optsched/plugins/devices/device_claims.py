@@ -139,7 +139,8 @@ class DeviceClaims(Rule):
             f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(withheld.items())
         ]
         left = f" (unavailable: {', '.join(parts)})" if parts else ""
-        # A matching decides all other cases; constraints and alternatives also require a search.
+        # A matching suffices unless a claim has constraints or alternatives, which require a
+        # search.
         searches = any(
             request.constraints or any(need.alternatives for need in request.needs)
             for request in requested
@@ -208,7 +209,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
     """Return how many device searches each limit stopped before they had a result.
 
     The key `search` counts searches that exceed the step limit per search, and `session` counts
-    those that exceed the session's limit. The key `selectors` counts requests whose selectors a
+    searches that exceed the session's limit. The key `selectors` counts requests whose selectors a
     later session will evaluate.
     """
     devices = problem.snapshot.devices
@@ -410,7 +411,7 @@ class _AllocationRows:
     def add(self, node: int, request: DeviceClaimRequest, tasks: int) -> None:
         """Add constraints that allocate a node's devices to the claims of the placed tasks.
 
-        `tasks` is the variable that counts these tasks. Each task has its own claim.
+        `tasks` is the variable that counts the placed tasks. Each task has its own claim.
         """
         (options,) = self._pools.options(node, [request])
         if node not in self._free:

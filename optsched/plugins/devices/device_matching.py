@@ -38,8 +38,9 @@ class Demand(NamedTuple):
 class Bond(NamedTuple):
     """A constraint of an alternative on one attribute of the devices that some requests get.
 
-    `demands` contains demand indices. `value_of` maps each device of the node to the number of its
-    attribute value, or -1 if it has none. Nodes with equal devices have equal `Bond` objects.
+    `demands` contains demand indices. `value_of` contains a number for each device's attribute
+    value, or -1 for a device without the attribute. Nodes with equal devices have equal `Bond`
+    objects.
     """
 
     is_distinct: bool
@@ -269,7 +270,7 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the chosen alternatives' devices for each request, or None if they do not fit."""
+        """Return the devices for each request of the chosen alternatives, or None if impossible."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))

@@ -393,7 +393,7 @@ class DeviceShare(Rule):
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
-        """Return a list of length N with the `holdings` of each node."""
+        """Return the device shares of the residents of each node, as a list of length N."""
         return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -753,7 +753,7 @@ class _DeviceRows:
             self._bound_slices(at)
             self._bound_usage(at, device)
         for (at, group), variables in self._exclusive.items():
-            # At most one task of an exclusion group holds a device at any time.
+            # At most one task of an exclusion group uses a device at any time.
             self._model.add_row(variables, [1] * len(variables), upper=1)
             held = self._used[at].groups.count(group)
             if held:
@@ -876,7 +876,7 @@ class _DeviceUsage(Greedy):
     """Tracks device usage while tasks are placed; devices are allocated in Volcano's order.
 
     It keeps two states: the current usage, and the usage after terminating pods have ended. A
-    nominated task that fits only the second state gets devices there, and its usage is added to
+    nominated task that fits only in the second state gets devices there, and its usage is added to
     both states.
     """
 

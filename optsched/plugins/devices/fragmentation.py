@@ -244,7 +244,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the level's value if all tasks are placed and only CPU-only classes waste GPUs."""
+        """Return the ideal value: all tasks are placed, and only CPU-only classes cause waste."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()

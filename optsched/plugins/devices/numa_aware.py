@@ -398,8 +398,8 @@ class _NumaUsage(Greedy):
     """Tracks idle amounts of NUMA nodes, and assigns placed tasks as kubelets do.
 
     It keeps two states: the idle amounts, and the future idle amounts, after terminating pods have
-    ended. A nominated task that fits only the second state gets NUMA nodes there, and its amounts
-    are subtracted from both states. If `rule` is None, no nodes are scored.
+    ended. A nominated task that fits only in the second state gets NUMA nodes there, and its
+    amounts are subtracted from both states. If `rule` is None, no nodes are scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:

@@ -280,10 +280,11 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle amounts of a node's cells, and the amounts that each resident uses.
 
     The amounts that the agent reports for a pod count as used while the pod exists, and as idle
-    otherwise. The remaining reported usage is attributed to the other residents, oldest first. Only
-    a plan shows which cells such a resident uses. A resident that requests more than the remaining
-    reported usage must have started after the last report. Such a resident uses the amounts planned
-    when it was bound or, without a plan, the amounts that the kubelet would assign.
+    otherwise. The remaining reported usage is attributed to the other residents, oldest first. The
+    cells of these other residents are known only from a plan. A resident that requests more than
+    the remaining reported usage must have started after the last report. The amounts of a resident
+    that started later are those planned when it was bound or, without a plan, those that the
+    kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

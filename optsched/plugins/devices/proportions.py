@@ -140,7 +140,7 @@ class Proportions(Rule):
         return _SlackState(self._exempt(problem), slack) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the configured proportions of devices that at least one node has."""
+        """Return the configured proportions, without devices that no node has."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 

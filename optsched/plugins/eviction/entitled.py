@@ -183,7 +183,7 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each element is the pair of the victims' keys and the preemptor's key.
+        Each yielded pair contains the victims' keys and the preemptor's key.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
@@ -211,7 +211,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaiming queues after all evictions, and lending queues after each reclaim."""
+        """Check reclaiming queues' usage at the end, and lending queues' usage at each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -418,9 +418,9 @@ class _Shares:
         """Yield lending queues that lose a unit while they use no more than their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and the units of more than one task. `_group_victims` selects
-        the resources to compare. A victim that uses none of the compared resources may always be
-        reclaimed.
+        that the lending queue loses, and those of its units that have several tasks.
+        `_group_victims` selects the resources to compare. A victim that uses none of the compared
+        resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._world.ancestors_apart(name, borrower):
@@ -450,12 +450,12 @@ class _Shares:
         """Return victims grouped by the resources of which the queue must use more than its share.
 
         For each group, the queue must exceed its deserved share of at least one of the group's
-        resources. If `_by_use` is True, the resources of a group are the deserved resources that
-        its victims use. If `_by_use` is False, the resources are the requested resources of which
-        the queue deserves some.
+        resources. If `_by_use` is True, a group's resources are those with a deserved share that
+        its victims use. If `_by_use` is False, a group's resources are the requested resources for
+        which the queue has a deserved share.
 
-        If `_by_use` is True, victims are also grouped by those of their units that use further
-        deserved resources. The queue may then exceed its share of any resource of these units
+        If `_by_use` is True, victims are also grouped by the units that use further resources with
+        a deserved share. The queue may then exceed its share of any resource of these units
         instead.
         """
         due = self._due.get(queue.name, {})

@@ -42,8 +42,8 @@ class Relief:
     uses
         (V, K) the assumed usage of each running task.
     fits
-        True if a task is moved only when a single node has enough space for it. If `fits` is
-        False, the total space of all nodes must suffice.
+        True if a task is moved only when a single node has enough space for it. If `fits` is False,
+        only the total space of all nodes is checked.
 
     """
 

@@ -34,9 +34,9 @@ def find_needless(
 
     A node belongs to a preemptor if a task of the preemptor is placed or nominated on the node.
 
-    The victims on such a node are needed if they release less than the limit of at least one
-    resource. The limit is the total request of the preemptor's tasks on the node, plus the number
-    of these tasks times the largest usage of one victim. A victim on another node is needed if its
+    The victims on such a node are needed if, for at least one resource, they release less than the
+    limit. The limit is the total request of the preemptor's tasks on the node, plus the number of
+    these tasks times the largest usage of one victim. A victim on another node is needed if its
     gang also loses a task on a node of the preemptor and would be incomplete even if this victim
     were kept. A victim is also needed if, without its eviction, the preemptor would violate a rule
     other than `fits`.
@@ -76,7 +76,7 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return the keys of the victims that the preemptor may not need.
+    """Return the keys of the victims that the preemptor possibly does not need.
 
     If a node of the preemptor has too many victims, only its largest victim is returned.
 
@@ -122,9 +122,9 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks in `coming` need all victims on their node.
 
-    All are needed if they release less than the limit of at least one resource. The limit is the
-    total request of the tasks, plus the number of tasks times the largest usage of one victim. On
-    an overcommitted node, the usage in excess of its capacity is added to the limit.
+    All victims are needed if, for at least one resource, they release less than the limit. The
+    limit is the total request of the tasks, plus the number of tasks times the largest usage of one
+    victim. On an overcommitted node, the usage in excess of its capacity is added to the limit.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]

@@ -257,7 +257,7 @@ class _EvictionVotes(Greedy):
 
 class _Cooldown(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims; `Victims` protects tasks in cooldown, except within a guarantee."""
+        """Return all victims: outside guarantees, `Victims` already protects tasks in cooldown."""
         return victims
 
     def movable(self, victims: I64) -> I64:

@@ -1,9 +1,10 @@
 """Check whether a gang's minimum fits an empty cluster, and find out what is missing if not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
-Taints, labels and plugins that check single nodes apply. Pods of other gangs, queue limits and
-constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread) are
-ignored. A gang that can start in any state of the cluster therefore fits the empty cluster.
+Taints, node labels and plugins that check single nodes still apply. Pods of other gangs, queue
+limits and constraints that other pods may help to satisfy (e.g. required pod affinity or topology
+spread) are ignored. A gang that can start in any state of the cluster therefore fits the empty
+cluster.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; caches the `Shortage` of each gang minimum.
+    """The nodes of a problem without their pods; caches the `Lack` of each gang minimum.
 
     Parameters
     ----------
@@ -143,7 +144,7 @@ class EmptyCluster:
         """Return a gang's minimum, including running pods of a partly running gang.
 
         A running pod is included if an equal pod is pending. In an empty cluster, the running pods
-        of such a gang may start on other nodes.
+        of a partly running gang may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self.problem
@@ -332,7 +333,7 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask, number of domains) pairs: at most one pod of the items per domain."""
+        """Return (mask, number of domains) pairs; a domain fits one pod of the mask's items."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()

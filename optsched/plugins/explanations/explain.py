@@ -85,7 +85,7 @@ class Explainer:
         minimum = self._empty.minimum(gang)
         pending = sum(item.number for item in minimum.items)
         if len(minimum.items) != 1 and sum(number for *_, number in entries) != pending:
-            # Several sets of pods form the minimum; explain the cheapest set.
+            # Several sets of pods can form the minimum; the explanation refers to the cheapest set.
             entries = self._empty.cheapest(gang)
         demands = [self._build_demand(*entry) for entry in entries]
         for demand in demands:
@@ -105,7 +105,7 @@ class Explainer:
         found = self._rules.find_rule(Proportion.name)
         sharing = found.rule if found is not None and found.binds else None
         if blocker is None and isinstance(sharing, Proportion):
-            # A gang that can start only by borrowing waits for the share of its queue.
+            # A gang that can start only by borrowing waits because of its queue's share.
             blocker = sharing.explain_share(self._outcome, gang)
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
@@ -316,7 +316,7 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """The largest allocatable amounts (R,) of one node that lasting rules allow."""
+        """The largest allocatable amounts (R,) on any node that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 

@@ -81,12 +81,12 @@ def expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue gangs while their total missing resources are at most factor · total − used.
+    """Permits gangs while their total missing resources are at most factor · total − used.
 
     Attributes
     ----------
     factor
-        The factor that multiplies the total resources of the cluster in the limit.
+        The limit as a multiple of the cluster's total resources.
     keeps_shares
         True if each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
         other queues exceed the limit.

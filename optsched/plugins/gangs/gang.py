@@ -228,8 +228,8 @@ def excess_resources(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders gangs: first partly running, then unstarted, then started (Volcano `gang.go`).
 
-    A partly running gang runs fewer tasks than its minimum. Its running tasks occupy devices but do
-    no work until the other tasks are placed.
+    A partly running gang runs fewer tasks than its minimum. Running tasks of a partly running gang
+    occupy devices but do no work until its other tasks are placed.
     """
 
     orders_by_class = True

@@ -81,7 +81,7 @@ class Fits(Rule):
 
 @dataclass(eq=False)
 class Offers:
-    """Allocatable and idle amounts per node; each resource is computed once."""
+    """Allocatable and idle amounts per node, computed once for each resource."""
 
     _problem: Problem
     _offered: dict[str, I64] = field(default_factory=dict, init=False)

@@ -47,11 +47,12 @@ class NodeGroup(Rule):
     Attributes
     ----------
     strict
-        True if tasks of a queue that lists no groups may not use nodes without a group either.
+        True if a queue that lists no groups may not even use nodes without a group.
     in_order
         True if preferred groups that the queue lists later get a lower score.
     inherits
-        True if a queue that lists no groups uses the groups of its nearest ancestor that does.
+        True if a queue that lists no groups uses the groups of its nearest ancestor that lists
+        groups.
 
     """
 

@@ -182,8 +182,8 @@ class _ZoneMasks:
 class Allowance(NamedTuple):
     """The number of tasks that a gang's disruption budget (`jdb-…`) allows to evict together.
 
-    A gang without a budget loses at most one task at a time. If such a gang can lose no task
-    without falling below its minimum, it may be evicted entirely.
+    A gang without a budget loses at most one task at a time. If a gang without a budget can lose no
+    task without falling below its minimum, it may be evicted entirely.
     """
 
     most: int

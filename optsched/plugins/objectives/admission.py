@@ -114,7 +114,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
     """Return levels that sum the weights of placed tasks, one per tier that has elastic gangs.
 
-    For an elastic gang, its start does not determine how many of its tasks are placed. A gang that
+    The start of an elastic gang does not determine how many of its tasks are placed. A gang that
     this session evicts entirely does not count, even if it starts again.
     """
     gangs = problem.open_gangs

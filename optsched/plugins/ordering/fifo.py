@@ -1,7 +1,7 @@
 """Strict FIFO order for queues that request it: no gang overtakes the first waiting gang.
 
-Mathematics: models/formulation/fifo.md. A Queue requests the order by `spec.dequeueStrategy: fifo`,
-a field that Volcano declares but does not read (volcano-sh/volcano#4572).
+Mathematics: models/formulation/fifo.md. A Queue requests this order with `spec.dequeueStrategy:
+fifo`, a field that Volcano declares but does not read (volcano-sh/volcano#4572).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def build_order_reason(problem: Problem, head: int) -> Reason:
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the gang that comes first in a gang's FIFO queue among the gangs in `among` (G,).
+    """Return the first gang in FIFO order among the gangs in `among` (G,) of a gang's queue.
 
     Returns the gang itself if its queue is not a FIFO queue.
     """
@@ -271,8 +271,7 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    In the pair of a class's first gang, the second element is the class; for its other gangs it is
-    -1.
+    The second element is the class for the first gang of each class, and -1 for all other gangs.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
     last: int | None = None  # the variable that is 1 only if all gangs so far are placed

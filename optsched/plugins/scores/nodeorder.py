@@ -208,7 +208,8 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # The gang's first task of the class represents all its tasks of the class, with its labels.
+        # The labels of the gang's first task of the class stand for those of all its tasks of the
+        # class.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.task(start + int((mine == task_class).argmax()))

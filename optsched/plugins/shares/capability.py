@@ -183,7 +183,7 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
 
 
 def _find_top_queues(problem: Problem) -> Bool:
-    """Return the mask (Q,) of top-level queues: their parent is the root queue or missing."""
+    """Return the mask (Q,) of top-level queues, whose parent is the root queue or missing."""
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
     at_top: Bool = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])

@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/entitlement.md. A reclaiming queue uses at most its deserved share
 when the session ends. The preemption stage enforces this limit for the reclaiming gang. The rule
-`entitlement` enforces it for the other gangs of the queue. A lending queue keeps its deserved share
-plus the tolerated overuse.
+`entitlement` enforces the limit for the other gangs of the queue. A lending queue keeps its
+deserved share plus the tolerated overuse.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def queue_shares(
     requested = _admissible(problem, pending or {})
     view = _view(problem, requested)
     # If both fairness over time and a queue tree are enabled, fairness over time defines the ideal
-    # shares. If neither is enabled, the ideal share is the ideal fraction of the demand times the
-    # demand's dominant share.
+    # shares. Without fairness over time and a queue tree, the ideal share is the ideal fraction of
+    # the demand times the demand's dominant share.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)

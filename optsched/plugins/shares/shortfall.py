@@ -54,7 +54,7 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return (R,) the base units per step, a multiple of the common unit of task requests."""
+        """Return the step size (R,) in base units, a multiple of the requests' common unit."""
         unit = problem.derived(_find_units)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step

@@ -120,8 +120,8 @@ class _Filling:
             return False
         classes, level = self._classes, self._level[self._classes.home]
         num_unserved = self._number - self._num_served
-        # For shares, open gang classes count as if they had no floors; closed classes count with
-        # their amounts.
+        # To compute shares, open gang classes are counted without floors, and closed classes with
+        # the amounts that they hold.
         even = self._sum[self._start + self._num_served] + num_unserved * level
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, classes, counted)

@@ -220,7 +220,7 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Return a number (N,) per node, equal if nodes reach the same volumes of the claims."""
+        """Number the nodes (N,); nodes that reach the same volumes get equal numbers."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}

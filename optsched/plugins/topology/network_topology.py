@@ -222,7 +222,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """Select gangs whose subgroups choose domains, except gangs that start entirely."""
+        """Return the gangs (G,) whose subgroups choose domains, except all-or-nothing gangs."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
