@@ -2,10 +2,10 @@
 
 If all pods are known in advance, pods may move. Pods that arrive in batches never move.
 
-The batch policy knows the fraction of each class among all pods. FGD also knows these fractions,
-except those of rare classes. Before any pod arrives, the batch policy plans the best placement of
-pods that together request slightly more than all GPUs (`optsched.study.gpu_packing`). Each planned
-pod becomes a slot: capacity for one pod of its class on its node.
+The batch policy knows the fraction of each class among all pods. FGD also knows the class
+fractions, except those of rare classes. Before any pod arrives, the batch policy plans the best
+placement of pods that together request slightly more than all GPUs (`optsched.study.gpu_packing`).
+Each planned pod becomes a slot: capacity for one pod of its class on its node.
 
 A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
 slot of another class. If there is no such slot, the pod takes capacity outside the slots, on the

@@ -30,7 +30,7 @@ class Present:
     pod_class: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # How many of the pods stay on their GPUs.
+    staying: int  # Number of the pods that stay on their GPUs.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Regenerate the instance files in the instance folder, and verify the best known plans.
 
-This module does not solve instances. It computes a plan's objective values from the plan alone, and
-checks the plan with the plugins' `verify` extension points, which share no code with the solvers.
+This module does not solve instances. A plan's objective values are computed from the plan alone.
+The plan is checked with the plugins' `verify` extension points, which share no code with the
+solvers.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def full_bins(
 
 
 class _Growth:
-    """Enumerates bins, those with fewer items first."""
+    """Enumerates bins; bins with fewer items come first."""
 
     def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
         self._kinds = len(items.number)

@@ -85,7 +85,7 @@ class Annealing:
             self.best = self.state.machine_of.copy()
 
     def _swap(self, temperature: float) -> None:
-        """Evaluate swaps of a few processes with many others, and apply those that are selected."""
+        """Evaluate swaps of a few processes with many others, and apply the selected swaps."""
         state, processes = self.state, self._draw_processes(self._style.swapped)
         start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
         others = self._order[start : start + self._style.against]

@@ -43,7 +43,7 @@ class _Kind:
 
     `width` is the number of machines in the next neighbourhood, before rounding down. `saved` is
     the total cost that neighbourhoods of this type have saved. `effort` is the total deterministic
-    time of these neighbourhoods.
+    time spent on neighbourhoods of this type.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class Neighbourhoods:
     def _choose_costly(self, width: int) -> Chosen:
         """Choose a costly machine, random others, and the initial machines of moved processes.
 
-        The moved processes are those on the random machines. Returns all chosen machines, and the
-        processes that may move.
+        A process counts as moved if it is on a random machine that is not its initial machine.
+        Returns all chosen machines, and the processes that may move.
         """
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():

@@ -148,7 +148,7 @@ def search_reassignment(
 ) -> ReassignmentResult:
     """Run one stage from the feasible assignment `start`, and return its result.
 
-    This stage may use up the entire `effort`.
+    The stage may use up the entire `effort`.
     """
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)

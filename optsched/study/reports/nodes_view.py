@@ -71,9 +71,9 @@ def _chart(
     idle = sum(not stay.lanes for stay in timeline.stays)
     remarks = [note] if note else []
     if bare:
-        remarks.append(f"{count_text(bare, 'node')} without GPUs omitted.")
+        remarks.append(f"Not shown: {count_text(bare, 'node')} without GPUs.")
     if idle:
-        remarks.append(f"{count_text(idle, 'stay')} of pods without GPUs omitted.")
+        remarks.append(f"Not shown: {count_text(idle, 'stay')} of pods without GPUs.")
     drawing = svg.drawing(NAME, bottom + BELOW, words, [*parts, view.slider_line(TOP, bottom)])
     keys = [*view.legend, *([Key("downed", "node is down")] if timeline.down else [])]
     return Chart(NAME, title, drawing, keys, [table], " ".join(remarks), is_walkable=True)
@@ -104,7 +104,7 @@ def _gang_bars(view: View) -> list[ChartBar]:
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
-    # (end, offset, height) of each GPU share, keyed by (node, lane).
+    # The (end, offset, height) of each GPU share, keyed by (node, lane).
     parts: defaultdict[tuple[int, int], list[tuple[int, float, float]]] = defaultdict(list)
     for stay in view.timeline.stays:
         key = (stay.job, stay.node, stay.from_ms, stay.to_ms, stay.why)

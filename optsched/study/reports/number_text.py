@@ -48,7 +48,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """Format a fraction of one as a percentage."""
+    """Format a fraction of 1 as a percentage."""
     return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
 
 
@@ -118,7 +118,7 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
 
 
 def fit_name(name: str, max_width: float, size: float = FONT, *, bold: bool = False) -> str:
-    """Shorten a name in the middle until it fits on a line of width `max_width`."""
+    """Shorten a name in the middle so that it fits on a line of width `max_width`."""
     most = len(name)
     while most > 1 and text_width(shorten(name, most), size, bold=bold) > max_width:
         most -= 1

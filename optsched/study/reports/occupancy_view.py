@@ -55,7 +55,7 @@ class Holder(NamedTuple):
 
     words: str  # Text of the tooltip.
     css: str  # CSS class of the colour.
-    name: str = ""  # Name shown on the cell, or empty.
+    name: str = ""  # Name to show on the cell; may be empty.
     number: int = 0  # Number of the gang, shown if the name does not fit; 0 if there is none.
 
 
@@ -107,7 +107,7 @@ def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
 
 def grid_note(num_gangs: int) -> str:
     """Return the note below a grid, which explains the gangs' colours and labels."""
-    note = "Each gang has a colour; its cells show its name or its number."
+    note = "Each gang has a colour, and its cells show the name or the number of the gang."
     if num_gangs > GANG_COLOURS:
         note += (
             f" There are {GANG_COLOURS} colours, so some gangs share a colour; the table lists "
@@ -268,11 +268,13 @@ def film(view: View) -> Film:
     title = f"Gangs on each {unit}" if grid.rows else f"Queues on the {unit}s of nodes"
     tables = [_use_table(view), *([gang_table(gangs)] if gangs else [])]
     frames = len(view.instants)
-    changes = f"{count_text(frames, 'instant')}: every instant with a change."
+    changes = f"{count_text(frames, 'instant')}: one for every change."
     if frames > 100 and len(set(np.diff(view.instants).tolist())) <= 2:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
-    meaning = f"A cell is {each}; its fill shows the load, its colour the queue that holds most."
+    meaning = (
+        f"A cell is {each}: the fill shows the load, the colour the queue that holds the most."
+    )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]

@@ -91,7 +91,7 @@ class Film:
     data: dict[str, Any]  # Data of all instants for the page's script, encoded as JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
-    caption: str  # Text above the drawing for the instant `shown`.
+    caption: str  # Text above the drawing, for the instant `shown`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def plan_film(data: PlansData) -> Film:
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {placed.gang for placed_tasks in data.frames.values() for placed in placed_tasks}
     gangs = [key for key in data.queue_of if key in holding]
-    note = "The slider goes from the present state to the plan of each model."
+    note = "The slider goes from the current state to the plan of each model."
     free = Key("free", "free")
     tables = []
     if whole:
@@ -209,7 +209,7 @@ def plan_film(data: PlansData) -> Film:
         tables.append(gang_table([(key, data.queue_of[key]) for key in gangs]))
     else:
         grid, keys = _node_grid(data), [*data.legend, free]
-        note += " The fill of a cell shows the load, its colour the queue that holds most."
+        note += " The fill of a cell shows the load, the colour the queue that holds the most."
     if any(placed.gang not in data.queue_of for placed in data.frames[BEFORE]):
         keys.append(Key("others", "pods of other schedulers"))
     at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]

@@ -27,8 +27,8 @@ def usage_section(found: Chargeback) -> Section:
         both = [([c.queue, c.user], c.amounts) for c in found.charges]
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
     note = (
-        "GPU hours from when pods were bound until they left their node. Idle: before the gang had "
-        "its minimum number of pods. Lost: work that must be repeated."
+        "GPU hours count from when a pod is bound until it leaves its node. They are idle before "
+        "the gang has its minimum number of pods, and lost if the work must be repeated."
     )
     return Section("usage", "GPU hours", tables, [note])
 
@@ -60,16 +60,16 @@ def _amounts_table(
 _PERCENTILES: Final = ("mean", "p50", "p95", "p99")
 _SPREADS: Final = (
     ("completion time", "jct_s", "end − arrival, for gangs that finished"),
-    ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum"),
+    ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum of pods"),
     ("session", "session_s", "wall time of a session"),
 )
 _PARTS: Final = (
     ("allocation", "allocation", "GPU time held, as a fraction of the GPU time of ready nodes"),
-    ("utilisation", "utilisation", "allocation of running gangs only, without lost work"),
+    ("utilisation", "utilisation", "like allocation, but for running gangs and without lost work"),
     ("fragmentation", "fragmentation", "fraction of idle GPUs that a typical task could not use"),
     ("DRF distance", "drf_distance", "largest − least weighted dominant share of waiting queues"),
     ("treated unfairly", "ftf_unfair", "gangs with ρ above 1.1"),
-    ("gap", "gap", "relative distance of session values from their bounds"),
+    ("gap", "gap", "relative distance of objective values from their bounds"),
 )  # fmt: skip
 _NUMBERS: Final = (
     ("Jain index", "jain", "fairness of weighted dominant shares over time; 1 means equal"),

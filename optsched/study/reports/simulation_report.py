@@ -114,7 +114,7 @@ def _gap_chart(timeline: Timeline) -> Chart:
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:
         edges = np.linspace(0, timeline.end_ms, MOST_GAPS + 1)
-        note += f" {plain(len(points))} sessions in {MOST_GAPS} equal time bins."
+        note += f" The {plain(len(points))} sessions are shown in {MOST_GAPS} time bins."
         stretch = np.minimum(
             np.searchsorted(edges, [at for at, *_ in points], "right") - 1, MOST_GAPS - 1
         )

@@ -66,7 +66,7 @@ class _SessionTimer:
     # Earliest time of the next session, or None if no session has been requested.
     asks_at_ms: int | None = None
     held_ms: int = -1  # Time of the last session; -1 before the first session.
-    times: int = 0  # Number of sessions since the last change of the cluster.
+    times: int = 0  # Number of sessions since the cluster last changed.
     number: int = 0  # Number of sessions so far.
     is_changed: bool = False  # True if the last session changed the cluster.
 

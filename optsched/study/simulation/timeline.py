@@ -89,8 +89,8 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
     """Return each queue's mean fraction of all GPUs in each time bin.
 
-    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, these are
-    fractions of all CPUs.
+    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, the fractions
+    refer to all CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
