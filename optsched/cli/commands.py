@@ -129,7 +129,7 @@ MEANINGS: Final = (
         "failed: a replay failed, a file could not be written, or the cluster rejected a request; "
         "for a service: no cluster is configured, or the address to listen on is in use",
     ),
-    (2, "wrong usage or bad input: an option, a value or a file has an error"),
+    (2, "wrong usage or bad input: an option, a value or a file is invalid"),
     (3, "commands on files: no plan was found; on a cluster: an object does not exist"),
     (
         4,

@@ -55,7 +55,7 @@ _namespace: Final = click.option(
 
 
 def _target_options(command: Command) -> Command:
-    """Add `-N` (namespace), `-n` (name) and NAME to a command, which receives them as `target`."""
+    """Add `-N` (namespace), `-n` (name) and NAME to a command, and pass them to it as `target`."""
 
     @_namespace
     @click.option("-n", "--name", default="", help="Name of the job.")

@@ -12,7 +12,7 @@ from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):
-    """A command's module and the first sentence of its help, known without an import."""
+    """The module and help summary of a command, which are known before its module is imported."""
 
     module: str
     summary: str

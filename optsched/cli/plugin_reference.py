@@ -37,7 +37,7 @@ _DEFAULTS: Final = {"True": "true", "False": "false", "": "none"}
 
 
 def format_configuration(text: str) -> str:
-    """Replace the tables in docs/configuration.md by tables generated from declarations."""
+    """Replace the tables in docs/configuration.md with tables generated from declarations."""
     arguments = [(plugin.name, plugin.arguments) for plugin in PLUGINS.values()]
     arguments += [(action.name, action.arguments) for action in ACTIONS.values()]
     tables = {

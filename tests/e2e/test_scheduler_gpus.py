@@ -179,7 +179,7 @@ def test_after_a_restart_the_record_of_the_bind_counts_and_not_what_a_tenant_wro
     site.scheduler("--config", config)
     (event,) = until(lambda: site.events("a", "DevicesNotBound"), "the claim is named")
     assert "annotations say that the pod holds no device" in event["message"]
-    assert "it was bound with GPU-a, which counts" in event["message"]
+    assert "it was bound with GPU-a, and only these count" in event["message"]
     site.await_event("c", "vGPU with 8000 memory")
     assert site.events("b", "DevicesNotBound") == []
     assert annotations(site, "b")["volcano.sh/vgpu-ids-new"] == "GPU-a,NVIDIA,8000,0:"

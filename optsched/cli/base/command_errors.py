@@ -96,7 +96,7 @@ def plain_errors() -> Iterator[None]:
 def show_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print a traceback to the standard error with control characters escaped.
+    """Print a traceback to stderr with control characters escaped.
 
     The parameters are those of `sys.excepthook`.
     """

@@ -52,7 +52,7 @@ class Exit(IntEnum):
 
 
 class Failure(click.ClickException):
-    """An error that ends a command with an exit code; its message goes to the standard error."""
+    """An error that ends a command with an exit code; its message is printed to stderr."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)

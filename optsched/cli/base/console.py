@@ -1,4 +1,4 @@
-"""Console output: results go to the standard output, all other text to the standard error."""
+"""Console output: results go to stdout, all other text to stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH: Final = 160
 PROGRESS_EVERY_S: Final = 60.0
-"""Seconds between two progress lines if the standard error is not a terminal."""
+"""Seconds between two progress lines if stderr is not a terminal."""
 
 
 class PlainConsole(Console):
@@ -126,6 +126,6 @@ def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
     JSON and YAML output is already escaped by `write_json` and `write_yaml`. `nl` adds a final
-    newline, and `err` selects the standard error.
+    newline, and `err` selects stderr.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

@@ -41,7 +41,7 @@ _WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
 class WholeNumber(click.IntRange):
     """An integer in ASCII digits.
 
-    Python's `int` also accepts `1_0` and digits of other scripts, which are mostly typing errors.
+    Python's `int` also accepts `1_0` and non-ASCII digits, which are usually typing errors.
     """
 
     def convert(
@@ -232,7 +232,7 @@ def output_option(
 
 
 def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
-    """Print a list of objects; if a table has no rows, print a message to the standard error."""
+    """Print a list of objects; if a table has no rows, print a message to stderr."""
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
@@ -326,7 +326,7 @@ def show_rows(
 ) -> None:
     """Print table rows with aligned columns; states are coloured on a terminal.
 
-    `console` is None for the standard output.
+    If `console` is None, the table is printed to stdout.
     """
     console = console or output()
     for line in lines_of(headings, rows):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STANDARD: Final = "-"
-"""The path that stands for the standard input or the standard output."""
+"""The path that stands for stdin or stdout."""
 
 _JSON_STARTS: Final = (b"{", b"[")
 _NUL: Final = "\0"
@@ -82,7 +82,7 @@ class Source(click.ParamType[Path]):
 
 
 def read_standard_input() -> bytes:
-    """Read the standard input to its end; raise `BadInput` for an infinite device."""
+    """Read stdin to its end; raise `BadInput` for an infinite device."""
     if sys.stdin is None:
         raise BadInput("the standard input: is closed: name a file")
     with suppress(UnsupportedOperation):  # A buffer in memory has no descriptor.
@@ -119,7 +119,7 @@ def _is_device(mode: int) -> bool:
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
     """Raise `BadInput` for a URL, an empty path or a path with a NUL character.
 
-    `remedy` ends the error message for a URL.
+    The error message for a URL ends with `remedy`.
     """
     if is_url(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
@@ -248,7 +248,7 @@ def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None)
 
 
 def is_standard(path: Path | None) -> bool:
-    """Return whether a path is `-`, the standard output."""
+    """Return whether a path is `-`, which stands for stdout."""
     return path is not None and str(path) == STANDARD
 
 

@@ -38,7 +38,7 @@ EVERY_S: Final = 10.0
 @click.option(
     "--out",
     type=OutputPath(path_type=Path, dir_okay=False),
-    help="Write YAML or JSON, by the extension, to this file instead of the standard output.",
+    help="Write to this file instead of stdout; its extension selects YAML or JSON.",
 )
 @click.option(
     "--record",

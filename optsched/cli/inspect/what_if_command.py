@@ -123,7 +123,7 @@ class Usage:
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Count pods as used; return None if all fit, else why not, and whether they never fit."""
+        """Count pods as used. If one exceeds a quota, return why, and whether it always would."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -321,7 +321,7 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 
 @dataclass(frozen=True, slots=True)
 class _Gang:
-    """A hypothetical PodGroup or bare pod, with its pods and the result of its dry run.
+    """A hypothetical gang: its job, PodGroup or bare pod, and the result of its dry run.
 
     Attributes
     ----------

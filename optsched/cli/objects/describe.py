@@ -46,7 +46,7 @@ _AS_THEY_ARE: Final = frozenset(
         *("taskStatusCount", "phase"),
     }
 )
-"""Fields whose keys are user-chosen names rather than field names of the API."""
+"""Fields whose values are mappings with user-chosen keys, which are printed unchanged."""
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:

@@ -237,7 +237,7 @@ class Manifest:
 
 
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
-    """Read the objects of a kind from a file, or from the standard input for `-`.
+    """Read the objects of a kind from a file, or from stdin if the path is `-`.
 
     Raises `Failure` with `Exit.USAGE` if the file cannot be read or has errors. The message of the
     `Failure` lists all errors, each with `file:line`.
@@ -255,7 +255,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 
 
 def read_parts(path: str) -> tuple[Part, ...]:
-    """Read the objects of all kinds from a file, or from the standard input for `-`.
+    """Read the objects of all kinds from a file, or from stdin if the path is `-`.
 
     Raises `Failure` if the file cannot be read, or if a document is not an object with a name.
     """

@@ -50,7 +50,7 @@ def find_queue_of_job(obj: Raw, queues: Queues) -> str:
 
 
 def find_queue_of_pod(pod: Raw, queues: Queues) -> str:
-    """Return the queue of a pod; empty for a pod of another scheduler that names no queue.
+    """Return a pod's queue; "" if the pod belongs to another scheduler and names no queue.
 
     The queue of a bound pod is the queue in which it was admitted.
     """

@@ -151,7 +151,7 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 
 
 def check_standard_output(out: Path | None, form: str) -> None:
-    """Reject `--out -` with an output format, because both write to the standard output."""
+    """Reject `--out -` with an output format, because both write to stdout."""
     if is_standard(out) and form != TABLE:
         raise click.UsageError("-o and --out - both write to the standard output")
 

@@ -127,7 +127,7 @@ class Solved:
 
 
 class Gap(click.ParamType[float]):
-    """The type of a relative gap such as `0.01` or `1%`."""
+    """Option type for a relative gap, such as `0.01` or `1%`."""
 
     name = "gap"
 

@@ -69,7 +69,7 @@ _COMPANIONS: Final = (
 
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
-    """Return the files from which traces are read, which outputs must not overwrite."""
+    """Return the files that contain traces; outputs must not overwrite them."""
     found: list[Path] = []
     for trace in traces:
         path = Path(trace)

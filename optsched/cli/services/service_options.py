@@ -104,7 +104,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
-    """Log to the standard error with timestamps in UTC."""
+    """Log to stderr with timestamps in UTC."""
     log = logging.getLogger("optsched")
     handler = logging.StreamHandler(sys.stderr)
     lines = PlainFormatter("%(asctime)s %(levelname)s %(message)s", _TIME)
@@ -246,7 +246,7 @@ ssh_option: Final = click.option(
 
 
 class Duration(click.ParamType[int]):
-    """The option type for a positive duration in Go's notation, such as 500ms; in milliseconds."""
+    """Option type for a positive duration such as 500ms (Go's notation), converted to ms."""
 
     name = "duration"
 

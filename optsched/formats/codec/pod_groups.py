@@ -166,8 +166,8 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
 def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:
     """Return whether a PodGroup without pods belongs to a scheduler in `scheduler_names`.
 
-    An annotation of the PodGroup names its scheduler. Without the annotation, the PodGroup belongs
-    to every scheduler whose name is in `SCHEDULER_NAMES`.
+    An annotation names the PodGroup's scheduler. Without the annotation, the PodGroup belongs to
+    every scheduler whose name is in `SCHEDULER_NAMES`.
     """
     named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
     if named:

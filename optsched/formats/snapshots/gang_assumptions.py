@@ -80,7 +80,7 @@ class ShuffleTimes:
     written: dict[str, int] = field(default_factory=dict)
 
     def add_annotations(self, annotations: Mapping[str, str]) -> None:
-        """Record the times in a PodGroup's annotations."""
+        """Add the move times in a PodGroup's annotations to `written`; keep the latest ones."""
         times = self.written
         for plugin, at_ms in last_shuffle_ms([annotations]).items():
             times[plugin] = max(times.get(plugin, 0), at_ms)

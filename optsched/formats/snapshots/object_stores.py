@@ -350,8 +350,8 @@ class DeviceStore:
     def record_stored(self, claim: str, version: int, reported: int | None) -> bool:
         """Record the resource version with which the server stored an assumed allocation.
 
-        `reported` is the version in the newest report, if known. Returns whether the assumption is
-        dropped, because the report is newer and shows no allocation.
+        `reported` is the version in the newest report, if known. Returns True if the assumption is
+        dropped: the report is newer and shows no allocation.
         """
         assumed = self._assumed.get(claim)
         if assumed is None:
@@ -393,7 +393,7 @@ def _is_newer(reported: int | None, stored: int | None) -> bool:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Merge objects of several API versions by key; the newest version wins; sort by key.
+    """Merge objects of several API versions: for each key, the newest version wins.
 
     `versions` lists one mapping per API version, newest first.
     """

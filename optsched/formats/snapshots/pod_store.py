@@ -117,7 +117,7 @@ class BoundDeviceStore:
         ) == _count_numa(task.numa):
             return task, ""
         claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
-        counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, which counts"
+        counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, and only these count"
         message = f"{claimed}, but {held.distrust or counts}"
         return replace(task, shared_gpus=held.shared_gpus, numa=held.numa), message
 
@@ -252,7 +252,7 @@ class Pod:
 
 
 class PodStore:
-    """Pods by key, and their tasks by gang and node.
+    """A store of pods, keyed by pod, and of their tasks, indexed by gang.
 
     Attributes
     ----------

@@ -113,7 +113,7 @@ def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], fl
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
-    """Read one virtual cluster, or all of a folder; each is a queue; tasks request one GPU.
+    """Read one or more virtual clusters as queues; every task requests one GPU.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ class _Broken(Exception):
 
 
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a job log; virtual clusters are queues, and each machine of the last attempt is a task.
+    """Read a job log; virtual clusters become queues, each machine of the last attempt a task.
 
     The duration of a job is the total duration of its attempts. A job that was still running when
     the trace ended runs forever. Jobs are sorted by submission time.

@@ -164,8 +164,8 @@ class Table:
     delimiter
         Separator between the cells in a line.
     is_headless
-        True if the table has no header. A line that starts with the name of the first column is
-        still treated as a header and skipped.
+        True if the table may lack a header. A line that starts with the name of the first column
+        is skipped as a header.
     """
 
     kind: str

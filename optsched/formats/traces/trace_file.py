@@ -298,7 +298,7 @@ _JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {
     "helios": HELIOS_COLUMNS,
     "acme": ACME_COLUMNS,
 }
-"""Columns of the published traces that are one CSV file, the most specific format first."""
+"""Required columns of the trace formats that are one CSV file, most specific format first."""
 
 
 def describe_unknown_table(path: Path) -> str:

@@ -82,7 +82,9 @@ def test_what_was_bound_counts_whatever_is_written_later(later: dict[str, str]) 
     live.put(asking(on="n1", **later))
     assert live.held() == ((HELD,), (CELL,))
     (message,) = live.flaws()
-    assert "it was bound with 4 CPUs and 0 GPUs of NUMA node 0, GPU-a, which counts" in message
+    assert (
+        "it was bound with 4 CPUs and 0 GPUs of NUMA node 0, GPU-a, and only these count" in message
+    )
     live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
     assert live.flaws() == []
 
