@@ -1,8 +1,8 @@
 """The aggregated model of a session: how many gangs and tasks of each class start.
 
-The aggregated model does not depend on nodes. Plugins add rows to it. It has one supply row per
-task class. An engine adds supply variables to this row, for single nodes or for configurations of
-node classes.
+The aggregated model does not depend on nodes. Plugins add rows to it. The model has one supply row
+per task class. An engine adds supply variables to this row, for single nodes or for configurations
+of node classes.
 
 Gangs of equal gang shape, queue and tier form a gang class h with multiplicity m[h]. The variables
 are:
@@ -239,7 +239,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return the amount of a resource that victims in the queues of a mask (Q,) free."""
+        """Return the amount of a resource that is freed by victims in the queues of a mask (Q,)."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]

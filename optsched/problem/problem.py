@@ -123,8 +123,8 @@ class Problem:
     Attributes
     ----------
     snapshot
-        The snapshot that was compiled. Axis N has the order of the snapshot's nodes, and axis G
-        that of its gangs.
+        The snapshot that was compiled. Axes N and G have the order of the snapshot's nodes and
+        gangs.
     resources
         (R,) resource names.
     allocatable, used, releasing

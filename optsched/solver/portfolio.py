@@ -66,8 +66,8 @@ The solver cannot build a larger model and solve its relaxation in time.
 CROWDED_PAIRS_PER_MS = 500
 """Maximum number of (task class, node) pairs per millisecond of budget, over all crowded searches.
 
-A crowded search covers few nodes with many task classes. Its model is small, but the tables from
-which the model is built cover all pairs.
+A crowded search covers few nodes with many task classes. The model of a crowded search is small,
+but it is built from tables that cover all pairs.
 """
 
 ROUND_MS = 400
@@ -172,8 +172,7 @@ def is_ideal(
     """Return whether a plan is good enough to skip the solver.
 
     If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
-    levels over domains need their ideal value. No level needs it if the problem is also too large
-    for `DIRECT`.
+    levels over domains need their ideal value, unless the problem is too large for `DIRECT`.
     """
     pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]

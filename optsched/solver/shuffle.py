@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-It evicts no protected pod and respects disruption budgets. A gang loses only surplus tasks or is
-evicted entirely, so no gang runs below its minimum. The action decides all evictions before the
-session places any task.
+The action evicts no protected pod and respects disruption budgets. A gang loses only surplus tasks
+or is evicted entirely, so no gang runs below its minimum. The action decides all evictions before
+the session places any task.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A level model over node classes that starts gangs by moving as few running tasks as possible.
 
-In the what-if problem, every movable task is pending. It may stay on its present node or move to
-another node. Tasks that stay form separate task classes that fit only the present node. A node
-keeps at most its present tasks.
+In the what-if problem, every movable task is pending. A movable task may stay on its present node
+or move to another node. Tasks that stay form separate task classes that fit only the present node.
+A node keeps at most its present tasks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the running tasks that may move, and build a what-if problem in which they are pending.
 
 Interchangeable movable tasks form a kind (axis M). Tasks of one kind have the same task class and
-the same disruption budgets. They also have the same gang and role. Exception: tasks of different
-gangs may share a kind if each is the only running task of its gang.
+the same disruption budgets. Tasks of one kind also have the same gang and role. As an exception,
+tasks of different gangs may share a kind if each is the only running task of its gang.
 """
 
 from __future__ import annotations

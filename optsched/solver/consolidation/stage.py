@@ -1,7 +1,7 @@
 """Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
 The search treats all gangs of one priority together, starting with the highest priority. Gangs that
-are placed without moves stay placed. They may get other nodes, because their pods do not run yet.
+are placed without moves stay placed, but may get other nodes, because their pods do not run yet.
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ class _PriorityPass:
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
         """Return the what-if problem in which gangs that no move can affect are decided.
 
-        These are gangs with nominated nodes and gangs that a rule restricts to certain nodes.
+        No move can affect gangs with nominated nodes and gangs that a rule restricts to certain
+        nodes.
         """
         what_if = movables.what_if
         # Movable tasks are on their present nodes; all other decisions come from the session.
@@ -353,8 +354,8 @@ def _choose_better(
 ) -> Consolidation:
     """Return the moves of the better result; its number of moves becomes a level result.
 
-    The bound of `everything` applies if it improves the gang levels as much as the better result.
-    If `is_all` is False, the models omit some movable tasks, so no bound applies.
+    The bound of `everything` applies if `everything` improves the gang levels as much as the better
+    result. If `is_all` is False, the models omit some movable tasks, so no bound applies.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(

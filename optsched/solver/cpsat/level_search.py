@@ -109,7 +109,7 @@ class Clock:
 class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
-    `uses` counts the nodes that use each configuration of the master problem. It omits
+    `uses` counts the nodes that use each configuration of the master problem. `uses` omits
     configurations that were added after the incumbent was found.
     """
 
@@ -218,8 +218,8 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known upper bound on the expression to maximise, or None if there is none.
 
-        It is the smaller of the bound that the variable bounds imply and the bound of an earlier
-        search. If the incumbent's value equals the known bound, no solve is needed.
+        The bound is the smaller of the bound that the variable bounds imply and an earlier search's
+        bound. If the incumbent's value equals the known bound, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
@@ -586,7 +586,7 @@ def _proved_bound(result: Result, known: int | None) -> int | None:
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the smaller of the upper bounds that are not None, or None if both are None."""
+    """Return the smaller upper bound, ignoring None; return None if both bounds are None."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 

@@ -109,7 +109,7 @@ class WorkerProcess:
     ----------
     is_stopped
         Called repeatedly during a solve; once it returns True, the solve ends with the results
-        received so far. If None, no solve is stopped early.
+        received so far. If `is_stopped` is None, no solve is stopped early.
 
     """
 

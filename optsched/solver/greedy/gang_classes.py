@@ -140,7 +140,7 @@ class GangClasses:
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
-        """Pop gangs from a list until the class of a gang has not failed, and return this gang.
+        """Pop gangs from a list until a popped gang's class has not failed; return that gang.
 
         Returns None if the classes of all gangs have failed.
         """

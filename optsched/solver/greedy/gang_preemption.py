@@ -159,8 +159,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer gangs whose candidates use the largest part of the requested resources that
-            # their gang uses.
+            # Prefer gangs whose candidates hold most of the requested resources that the gang
+            # holds.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)

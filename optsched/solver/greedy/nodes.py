@@ -56,7 +56,7 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of task classes that do not change by placements; the node tables share them.
+    """Properties of task classes that no placement changes, shared by the problem's node tables.
 
     The problem refers to this object, which refers back only weakly: a reference cycle would stay
     in memory until a full garbage collection.
@@ -147,8 +147,8 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns all nodes if `read` is -1 (never read). It also returns all nodes if the log has at
-        least as many new entries as nodes, because updating all nodes is then faster.
+        Returns all nodes if `read` is -1 (never read). The result is also all nodes if the log has
+        at least as many new entries as nodes, because updating all nodes is then faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every

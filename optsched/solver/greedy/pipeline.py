@@ -68,8 +68,8 @@ class GreedyOptions:
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
         gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
-        capabilities of its queues, its request is reserved. Only the first of these refused gangs
-        gets a reservation, by being recorded as enqueued.
+        capabilities of its queues, its request is reserved. Only the first refused gang gets a
+        reservation: it is recorded as enqueued.
     proposers
         The custom actions of the policy.
     faults

@@ -197,10 +197,10 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, nominations: Nominations) -> bool:
-        """Keep a gang's nominations until their nodes are idle; return False if it does not fit.
+        """Keep a gang's nominations until their nodes are idle.
 
         If the gang's minimum fits idle capacity, the gang starts, and only its remaining tasks
-        wait.
+        wait. Returns False if the gang does not fit.
         """
         now = (self.table, self.node_of)
         left = self._place_at_nominations(gang, nominations, (now,))

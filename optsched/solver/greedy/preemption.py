@@ -282,7 +282,7 @@ class GreedyPreemption:
     def _is_refused(self, gang: int, action: str) -> bool:
         """Return whether evictions cannot help a gang.
 
-        Evictions cannot help if a bound shows that too few of the gang's tasks fit. They also
+        Evictions cannot help if a bound shows that too few of the gang's tasks fit. Evictions also
         cannot help if no victims were found for a gang of the same class and nothing has changed
         since.
         """
@@ -305,8 +305,8 @@ class GreedyPreemption:
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
         """Return a key that is equal for gang classes that may evict the same tasks in an action.
 
-        In `preempt`, these tasks depend on the gang's queue and priority. In `reclaim`, they depend
-        on its queue and on the resources it requests.
+        In `preempt`, these tasks depend on the gang's queue and priority. In `reclaim`, these tasks
+        depend on the gang's queue and on the resources that the gang requests.
         """
         problem = self._problem
         part: int | bytes = int(problem.priority[gang])
@@ -427,8 +427,8 @@ class GreedyPreemption:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
         The check uses upper bounds on the tasks that fit on nodes and within queue limits. The
-        check assumes that evictions for the gang do not change the candidates. It returns False if
-        protected tasks could become candidates.
+        check assumes that evictions for the gang do not change the candidates. The check returns
+        False if protected tasks could become candidates.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         if not self._can_bound or cursor.has_minimum:
@@ -541,7 +541,7 @@ class GreedyPreemption:
 
         A gang may evict these tasks only within the guarantee of its queue or of an ancestor. Until
         the last attempt to reclaim, only annotations protect these tasks. In the last attempt,
-        budgets that yield to guarantees may protect them too.
+        budgets that yield to guarantees may protect these tasks too.
         """
         floors = self._floors
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
@@ -571,8 +571,8 @@ class GreedyPreemption:
         """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
         The gang's queue or one of its ancestors must be entitled to capacity. If only a parent
-        queue is entitled, its child queues may not reclaim from each other. Otherwise, their gangs
-        would evict each other repeatedly.
+        queue is entitled, its child queues may not reclaim from each other. Otherwise, gangs of the
+        child queues would evict each other repeatedly.
         """
         queue = int(self._problem.queue_of[gang])
         requested = self._requested_by_shape[self._problem.shape_of[gang]]
@@ -588,7 +588,7 @@ class GreedyPreemption:
 
     @cached_property
     def _requested_by_shape(self) -> Bool:
-        """The mask (S, R) of the resources that tasks which may preempt request, by gang shape."""
+        """The mask (S, R) of resources that tasks allowed to preempt request, by gang shape."""
         problem, shapes = self._problem, self._problem.shapes
         entries = np.flatnonzero(self._preempting)
         found = np.zeros((len(shapes.shapes), len(problem.resources)), np.bool_)
@@ -601,7 +601,7 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict tasks on one node until a task fits, and nominate the node; return whether it does.
+        """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
 
         If `takes_idle` is True, nodes that fit the task without victims come first. In Volcano,
         `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by

@@ -144,9 +144,9 @@ class QueueOrder:
     """The order of queues, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each of its turns. These times suffice if a sort key depends only on tasks of the same
-    gang or queue. If queue keys depend on tasks of other queues (`reach`), all queue keys are
-    computed before each turn.
+    after each of its turns. Keys computed at these times are up to date if a sort key depends only
+    on tasks of the same gang or queue. If queue keys depend on tasks of other queues (`reach`), all
+    queue keys are computed before each turn.
     """
 
     def __init__(

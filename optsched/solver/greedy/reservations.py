@@ -167,7 +167,7 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a fast check that is True whenever the gang can start, and sometimes otherwise.
+        """Return a fast check that is never False at a time when the gang can start.
 
         For each entry, the check counts how many tasks fit if there are no other entries.
         """

@@ -51,7 +51,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the tasks per class (…, C) from the tasks (…, C') per class or copy."""
+        """Return the task counts per class (…, C), given the counts (…, C') per class or copy."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):

@@ -121,8 +121,8 @@ def encode_direct(
 ) -> Direct:
     """Encode all hard rules over variables x[c, n], the number of tasks of class c on node n.
 
-    With a `neighbourhood`, the model adds no tasks to nodes outside of it. The model's bounds then
-    hold only for plans that add none there either.
+    With a `neighbourhood`, the model adds no tasks to nodes outside of it. The bounds of this model
+    hold only for plans that add no tasks outside of the neighbourhood.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -201,9 +201,9 @@ def _stages(
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """Return a mask (C, N) of classes and nodes with no more tasks than in the incumbent.
 
-    Rules that restrict tasks to nodes ignore nominations. So they could give other tasks the
-    devices that a nominated task needs. A nominated task fits on its node in addition to the
-    incumbent's tasks.
+    Rules that restrict tasks to nodes ignore nominations. Without the mask, such rules could give
+    other tasks the devices that a nominated task needs. A nominated task fits on its node in
+    addition to the incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -402,7 +402,7 @@ def _finish(
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
         # A choice restricts the gangs of the class to domains, so gangs of other classes cannot
-        # replace them.
+        # replace these gangs.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -40,8 +40,8 @@ class EvictionBounds:
         A lower bound on the number of evictions, over plans that are at least as good on the gang
         levels.
     whole_gangs
-        A lower bound on the number of gangs evicted entirely. It covers plans that are at least as
-        good on the gang levels and evict no more tasks than the given plan.
+        A lower bound on the number of gangs evicted entirely. `whole_gangs` covers plans that are
+        at least as good on the gang levels and evict no more tasks than the given plan.
 
     """
 

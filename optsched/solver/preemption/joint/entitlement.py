@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""Maximum number of reclaimer and lender pairs for rows on reclaimed amounts, for bounds."""
+"""Maximum number of (reclaimer class, lender) pairs for which a model for bounds has rows."""
 
 MOST_EXACT_PAIRS = 200
 """Maximum number of (reclaimer class, lending queue) pairs in an exact model."""
@@ -60,8 +60,9 @@ def add_entitlement_rows(
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a model for bounds, in which tasks
-        may be evicted for all classes, and which omits conditions that cannot be written as rows.
+        Gang classes for which tasks may be evicted. None means a model for bounds. In such a model,
+        tasks may be evicted for all classes, and conditions that cannot be written as rows are
+        omitted.
 
     Returns
     -------
@@ -220,9 +221,9 @@ class _Reclaiming:
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
-        A class is entitled if a queue above it deserves a share of a resource that the class
-        requests. This queue is the class's own queue, or an ancestor that the class does not share
-        with the lending queue.
+        A class is entitled if its queue deserves a share of a resource that the class requests.
+        A class is also entitled if an ancestor queue that is no ancestor of the lending queue
+        deserves such a share.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -285,7 +286,7 @@ class _Reclaiming:
             )
             if is_exact:
                 # At most one class reclaims from a lending queue, so that one gang can be the
-                # reclaimer of all its victims.
+                # reclaimer of all the queue's victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)

@@ -102,11 +102,11 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Make reclaimed victims preempted where needed; return a mask (m,) of the other reclaimed.
+        """Make some reclaimed victims preempted; return a mask (m,) of those that stay reclaimed.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. If no preemptor does, a reclaimed task of the gang becomes preempted, if a preemptor
-        uses its capacity.
+        tasks. If no preemptor uses such capacity, one reclaimed task whose capacity a preemptor
+        uses becomes preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -170,7 +170,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose victims minimums or subgroups force to be evicted together."""
+        """Return the gangs whose victims must be evicted together (minimums or subgroups)."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)

@@ -113,7 +113,8 @@ def find_victims_jointly(
     -------
     EvictionPlan | None
         Victims and nominations. The result is None if the model is too large or omits rules on
-        nodes. It is also None if the time limit is reached, or if no valid eviction remains.
+        nodes. The result is also None if the time limit is reached, or if no valid eviction
+        remains.
 
     """
     tiers, levels = goal
@@ -184,8 +185,8 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions with equal levels, reclaim as many tasks as possible. This makes the choice of
-    # preemptors deterministic.
+    # Among solutions with equal levels, reclaim as many tasks as possible. Then the choice of
+    # preemptors is deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -224,7 +225,7 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Decode a solution to evictions and nominations, without those that violate rules.
+    """Decode a solution to evictions and nominations, and drop the ones that violate rules.
 
     The model does not limit evictions to the capacity that preemptors use. Victims keep running if
     no preemptor uses their capacity; gangs that need this capacity are dropped.

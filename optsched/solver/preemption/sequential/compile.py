@@ -110,7 +110,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the problem of `compile_minimum` with overridden budgets that yield to guarantees.
 
-        Overridden budgets do not limit reclaims within a guarantee. Returns None if these budgets
+        Overridden budgets do not limit reclaims within a guarantee. Returns None if such budgets
         protect no task that the gang can reclaim within a guarantee.
         """
         if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
@@ -388,7 +388,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks in queues that would exceed a limit after the gain (R,)."""
+        """Return a mask (V,) of tasks whose queue would exceed a limit by gaining `gain` (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:

@@ -127,7 +127,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A subgroup of a victim gang; the subgroup keeps its size or is evicted entirely.
+    """A subgroup of a victim gang; it keeps its size or is evicted entirely.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class VictimSubGroup:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A victim gang; the gang keeps its minimum or is evicted entirely.
+    """A victim gang, which keeps its minimum or is evicted entirely.
 
     Attributes
     ----------
@@ -203,8 +203,8 @@ class Limit:
 class LendingOption(NamedTuple):
     """One way to satisfy a `Lending`: the queue holds enough of a resource until its last eviction.
 
-    The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before its
-    eviction, the amount that the queue holds must exceed the amount that it must keep.
+    The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before
+    this last eviction, the queue must hold more of the resource than it must keep.
 
     Attributes
     ----------
@@ -229,7 +229,7 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while it exceeds what it must keep.
+    """The constraint that a lending queue loses tasks only while it holds more than it must keep.
 
     For some requested resource, the queue must hold more than the amount that it must keep. Tasks
     are not protected if they hold no resource of which the lender deserves a share.

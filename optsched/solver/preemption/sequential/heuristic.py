@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: place one task at a time with the cheapest victims.
 
-The solution is final if there is no solver or no time left. Otherwise, it is the solver's first
-incumbent.
+The solution is final if there is no solver or no time left. Otherwise, the solution is the solver's
+first incumbent.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class _Heuristic:
                 done += 1
             elif is_free:
                 # The node has enough idle capacity, so it must be a queue limit that rejected the
-                # task. The limit would also reject it on every other node with enough idle
+                # task. The limit would also reject the task on every other node with enough idle
                 # capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:

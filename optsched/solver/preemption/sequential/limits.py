@@ -186,7 +186,8 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on victims that use no requested resource.
 
-        Such a victim is evicted only in a unit with a task that uses a requested resource.
+        A victim without requested resources is evicted only in a unit with a task that uses a
+        requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False
@@ -208,8 +209,8 @@ class Unit(NamedTuple):
     Attributes
     ----------
     members, held
-        The victim groups of the gang or subgroup, and their total number of tasks. All these tasks
-        are evicted together.
+        The victim groups of the gang or subgroup, and their total number of tasks. All tasks of a
+        unit are evicted together.
     size
         (R,) an upper bound on the amounts that the unit's tasks hold. Tasks that do not use a
         resource are in the unit before tasks that do.

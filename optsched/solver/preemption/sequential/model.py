@@ -345,7 +345,7 @@ def _reserve_rows(
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows that require a lender to exceed what it must keep before its last eviction.
+    """Add rows: before its last eviction, a lender must hold more than it must keep.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
     """

@@ -111,7 +111,7 @@ class SessionFacts:
 def find_minimum_request(problem: Problem, gang: int, *, grows: bool = False) -> I64:
     """Return a lower bound (R,) on the request of a gang's minimum.
 
-    If `grows` is True, the bound holds for one more task instead of the minimum.
+    If `grows` is True, the bound holds for one more task of the gang, not for the minimum.
     """
     shapes, number = problem.shapes, int(problem.shape_of[gang])
     shape, entries = shapes.shapes[number], slice(*shapes.start[number : number + 2].tolist())

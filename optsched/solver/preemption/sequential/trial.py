@@ -1,8 +1,8 @@
-"""Search for victims by trial for a gang blocked by custom rules, which models omit.
+"""Search by trial and error for the victims of a gang that custom rules block.
 
-Tasks of the gang are placed one at a time, each on the node that needs the fewest victims and
-passes the rules' verifiers. Finally, evictions that are not needed are undone, and the verifiers
-check the entire result. The number of victims is not proved minimal.
+Models omit custom rules. Tasks of the gang are placed one at a time, each on the node that needs
+the fewest victims and passes the rules' verifiers. Finally, evictions that are not needed are
+undone, and the verifiers check the entire result. The number of victims is not proved minimal.
 """
 
 from __future__ import annotations
