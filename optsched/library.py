@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """An error for an invalid argument, with its name, its value and the accepted values."""
+    """Raised for an invalid argument; the message has its name, value and accepted values."""
 
 
 _P = ParamSpec("_P")
@@ -363,7 +363,7 @@ def snapshot(
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds. Waiting times are counted up to this time.
+        Time of the snapshot in epoch milliseconds. Waiting times are computed as of this time.
 
     Raises
     ------
@@ -393,15 +393,15 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     ----------
     at, duration
         Arrival time relative to the start of the trace, and run time, such as `90s` or `2h30m`.
-        Without a duration the gang runs forever. Plugins cannot read this run time; they only read
-        the gang's annotation `optsched.io/running-estimate`.
+        Without a duration the gang runs forever. Plugins cannot read `duration`; they only read the
+        gang's annotation `optsched.io/running-estimate`.
 
     Raises
     ------
     DurationError
         `at` or `duration` is not a duration, or is negative.
     ArgumentError
-        `gang` is not a result of `gang`, or a duration is not a string.
+        `gang` was not returned by the function `gang`, or a duration is not a string.
 
     """
     _check_kind("gang", gang, (Gang,), "a result of gang")
@@ -416,8 +416,7 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that cannot be replayed raise no error: they are skipped, and listed in the attribute
-    `problems` of the trace.
+    Jobs that cannot be replayed are skipped, and listed in the trace's attribute `problems`.
 
     Parameters
     ----------
@@ -463,7 +462,7 @@ def read(path: str | Path) -> Snapshot:
     InstanceError
         The path contains no objects to schedule.
     ArgumentError
-        `path` is not a path.
+        `path` is neither a string nor a `Path`.
 
     """
     _check_path("path", path)
@@ -487,7 +486,7 @@ def read_trace(
     InstanceError, SyntheticError
         The trace does not exist, or none of its jobs can be replayed.
     ArgumentError
-        `source` or `nodes` is not a path.
+        `source` or `nodes` is neither a string nor a `Path`.
 
     """
     _check_path("source", source, f"{_PATH} or gavel:…")
@@ -582,13 +581,13 @@ def solve_result(
     progress: Callable[[Progress], None] | None = None,
     resume: SolveResult | None = None,
 ) -> SolveResult:
-    """Return the plan of `solve`, its search history, and all data to reproduce the solve.
+    """Return the plan of `solve` with its search history and all data to reproduce the solve.
 
     Parameters
     ----------
     cluster
         A result of `read` or `snapshot`, or a path that `read` accepts. For a path, the
-        `SolveResult` names the files that were read, as the result file of `optsched solve` does.
+        `SolveResult` names the files that were read, like the result file of `optsched solve`.
     model, time_limit, gap, seed, progress
         The same as the parameters of `solve`.
     resume
@@ -684,7 +683,7 @@ def explain(plan: Plan, gang: str) -> str:
     KeyError
         The gang neither waits nor starts in the plan.
     ArgumentError
-        `plan` is not a plan, or `gang` is not a name.
+        `plan` was not returned by `solve`, or `gang` is not a name.
 
     """
     _check_kind("plan", plan, (Plan,), "a result of solve")

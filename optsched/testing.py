@@ -79,7 +79,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Return small random clusters; override this if the rule reads fields that these lack."""
+        """Return small random clusters; override it if the rule reads fields that they lack."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- the declaration -------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class RuleContract:
         """Check that mask and verifier agree on each plan that places one task on one node.
 
         The verifier rejects every node that the mask filters out. The verifier accepts all other
-        nodes, unless the rule also limits nodes by `open` or `ties_nodes`.
+        nodes, unless the rule also excludes nodes by `open` or `ties_nodes`.
         """
         snapshot = data.draw(self.clusters())
         problem = compile_problem(snapshot)

@@ -80,7 +80,7 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return the path of `go` if it is at least GO_MINIMUM; otherwise let it download GO_FETCHED.
+    """Return the path of `go`, or of the GO_FETCHED that it downloads if it is below GO_MINIMUM.
 
     Every Go release is also a version of the module golang.org/toolchain, which Go verifies
     against the checksum database like any other module (https://go.dev/doc/toolchain).
@@ -110,7 +110,7 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised if binaries are missing and cannot be built; the message names them and remedies."""
+    """Raised if binaries are missing and cannot be built; the message lists them and remedies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,9 @@ def require(
 ) -> Assets:
     """Return the paths of the given binaries, and build those that are missing.
 
-    During a build, `on_progress` is called every few seconds. A kubectl of another minor version is
-    accepted if no other binary is missing. Raises AssetsError if a missing binary cannot be built.
+    During a build, `on_progress` is called every few seconds. If only kubectl is missing, a kubectl
+    on PATH is used whatever its minor version is. Raises AssetsError if a missing binary cannot be
+    built.
     """
     env = os.environ if env is None else env
     try:
@@ -291,7 +292,7 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
 
 
 def _summarize_log(log: str) -> str:
-    """Count the modules and packages that the output of `go build -v` lists, one per line."""
+    """Return the number of fetched modules and compiled packages in a log of `go build -v`."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)

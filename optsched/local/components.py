@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """When a plane stops: when the process that started it terminates, or at a call of `stop`."""
+    """When a plane stops: with the process that started it, or only when `stop` is called."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -75,8 +75,8 @@ class Options:
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
-    start. kube-controller-manager discovers kinds added later only every 30 s. Until then, it may
-    not delete the dependents of deleted objects of such a kind.
+    start. If a kind is added later, kube-controller-manager discovers it within 30 s. Until then,
+    it may not delete the dependents of deleted objects of this kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -123,13 +123,13 @@ class Layout:
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the path of another user's kubeconfig; the user may have a component's name."""
+        """Return the path of a user's kubeconfig, even if the user has a component's name."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The content of the state file, from which any process can find and restart the components."""
+    """The state file's content, from which any process can find and restart the components."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -173,7 +173,8 @@ def commands(
             # A socket in a private folder needs no encryption. A port would be accessible to web
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # This address cannot be a Unix socket. Only other etcd members would connect to it.
+            # The advertised address cannot be a Unix socket. Only other etcd members would connect
+            # to it.
             "advertise-client-urls": "http://localhost:2379",
             # A single member must still listen for peers. It listens on any port and trusts only
             # its own certificate.

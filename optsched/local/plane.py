@@ -54,7 +54,7 @@ class PlaneError(Exception):
 
 
 class ControlPlane:
-    """A control plane with its files in one directory; any process can attach to it.
+    """A control plane with all its files in one directory; any process can attach to it.
 
     As a context manager, it stops the plane at the end of the block.
 
@@ -124,7 +124,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that was started in this directory; it may be stopped."""
+        """Return the plane that was last started in this directory; it may be stopped by now."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -154,7 +154,8 @@ class ControlPlane:
     def kill(self, component: str, *, grace_s: float = 0) -> None:
         """Kill a component with SIGKILL, to simulate a crash.
 
-        If `grace_s` is positive, send SIGTERM, and SIGKILL after `grace_s` seconds if necessary.
+        If `grace_s` is positive, send SIGTERM first, and SIGKILL only if the component still runs
+        after `grace_s` seconds.
         """
         command = self._command(component)
         running = processes.find_running({component: command})
@@ -247,7 +248,7 @@ class ControlPlane:
 
 
 class Owner:
-    """Ties a plane to this process: a watchdog stops the plane when the process terminates."""
+    """A watchdog, which stops a plane when the process that created the watchdog terminates."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()

@@ -68,7 +68,8 @@ def spawn(
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the process ids of the running commands, keyed by name; zombies are ignored.
 
-    The names have the order of `commands`, because process ids start again after the highest one.
+    The result has the order of `commands`. Process ids do not give an order, because they start
+    again from low numbers after the highest one.
     """
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
@@ -140,7 +141,7 @@ MAX_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """Return a free loopback port for each name; the earlier port if it is still free.
+    """Return a free loopback port for each name, and prefer the port in `earlier`.
 
     Raises OSError if no port is free.
     """

@@ -1,9 +1,9 @@
-"""The process that stops a plane when the process that owns the plane terminates for any reason.
+"""The process that stops a plane when the plane's owner terminates for any reason.
 
 The watchdog's standard input is a pipe whose other end only the owner holds. The pipe closes when
 the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
-alternative, because it watches the *thread* that started a component, and this thread may end
-long before its process.
+alternative: it watches the *thread* that started a component. This thread may end long before its
+process.
 
 """
 

@@ -148,7 +148,7 @@ def read_quantity(node: Node, findings: Findings) -> str | None:
 def read_choice(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
     """Return a string that is one of `names`; otherwise report an error and return None.
 
-    The message uses the noun `what`, such as "level".
+    The message calls the accepted strings by the noun `what`, such as "level".
     """
     word = read_string(node, findings)
     if word is None or word in names:

@@ -84,8 +84,8 @@ class Shelf:
     folder
         The plugin folder, or None.
     read
-        A function that returns the (path, text) pair of each file in a folder, sorted by path. It
-        may raise OSError or UnicodeError.
+        A function that returns the (path, text) pair of each file in a folder, sorted by path. The
+        function may raise OSError or UnicodeError.
     entries
         The entry points in the group `optsched.plugins`.
     action_entries
@@ -100,7 +100,7 @@ class Shelf:
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
-        """Return the (path, text) pair of each file in `folder` and the folders `more`.
+        """Return the (path, text) pair of each file in `folder` and in each folder of `more`.
 
         Raises `PolicyError` if a folder cannot be read.
         """
@@ -192,7 +192,7 @@ class Catalogue:
         Entry points of plugins and actions, keyed by name. An entry point is loaded when a policy
         names its plugin or action.
     warnings
-        A warning for each entry point whose name a loaded plugin or action already has.
+        A warning for each entry point with the name of a plugin or action that is already loaded.
 
     """
 
@@ -321,7 +321,7 @@ def _select_declared(given: Mapping[str, Value], arguments: Sequence[Argument]) 
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """Yield each argument's name and default; the field of a mapping has a dotted name."""
+    """Yield each argument's name and default; fields of mappings have dotted names."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue
@@ -358,8 +358,8 @@ def _find_mistakes(
 ) -> Iterator[tuple[str, str]]:
     """Yield the errors in a custom plugin or action, each with a likely correction.
 
-    `taken` holds the loaded plugins or actions. A custom plugin or action must not have a name in
-    `built_in`.
+    `taken` contains the loaded plugins or actions, keyed by name. A custom plugin or action must
+    not have a name in `built_in`.
     """
     is_action = isinstance(plugin, Action)
     kind, made = ("an action", "a function that proposes") if is_action else ("a plugin", "rules")
@@ -442,7 +442,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return the entry points whose name is not in `found`, and a warning for each other."""
+    """Return the entry points whose names are not in `found`, and a warning per duplicate name."""
     kept: dict[str, Entry] = {}
     warnings: list[Problem] = []
     for entry in entries:

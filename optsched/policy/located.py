@@ -59,7 +59,7 @@ Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
 Node: TypeAlias = "Located[Tree]"
 
 _PLAIN = "plain"
-"""A tag that marks plain scalars, to distinguish them from quoted and tagged scalars."""
+"""A tag for plain scalars, to distinguish them from quoted scalars and scalars with a tag."""
 
 _CORE = "tag:yaml.org,2002:"
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")

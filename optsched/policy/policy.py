@@ -55,8 +55,8 @@ class Budgets:
     starvation_after_ms
         Waiting time in milliseconds after which a gang precedes other gangs of its priority.
     deterministic_s
-        Solver work limit for each objective level, in CP-SAT deterministic time. It replaces
-        `solve_ms` in runs that read no clock.
+        Solver work limit for each objective level, in CP-SAT deterministic time. In runs that read
+        no clock, this limit replaces `solve_ms`.
 
     """
 
@@ -200,7 +200,7 @@ def describe(policy: Policy) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield a line per row (heading, name, meaning) in aligned columns."""
+    """Yield one line of text for each row (heading, name, meaning), in aligned columns."""
     kept = list(rows)
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:

@@ -163,7 +163,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or action, which messages name as `owner`."""
+    """Return the valid arguments of a plugin or action; messages call it by the text `owner`."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -224,8 +224,8 @@ class TierReader:
     spots
         Maps each plugin name to its position in the file.
     is_complete
-        Whether every plugin in every tier could be read. If not, a level whose rule is missing is
-        not reported.
+        Whether every plugin in every tier could be read. If it is false, levels without their rule
+        are not reported.
     rule_owners
         Maps each custom rule name to the name of the custom plugin that defines the rule.
 
@@ -331,7 +331,7 @@ class TierReader:
         return plugin
 
     def _read_switches(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
-        """Return a plugin's enabled switches: those set in the policy, and default switches."""
+        """Return the enabled switches of a plugin: those that the policy or a default enables."""
         turned: dict[Switch, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -446,8 +446,8 @@ class SolverChoice:
     def applied_to(self, budgets: Budgets) -> Budgets:
         """Return a copy of `budgets` with these solver settings.
 
-        If the policy sets no solve time, the solve time is the default value or the period,
-        whichever is shorter.
+        If the policy sets no solve time, the solve time is the shorter of the default and the
+        period.
         """
         return replace(
             budgets,

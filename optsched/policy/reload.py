@@ -78,7 +78,7 @@ class PolicyWatch:
         return self._policy
 
     def poll(self) -> Change:
-        """Read the files again, and return the change since the last poll.
+        """Read the files again, and return what has changed since the last poll.
 
         An invalid change is returned only once; later polls return `Unchanged`.
         """

@@ -103,7 +103,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     start = node.spot.column - 1
     for part in text.split(","):
         word = part.strip()
-        # An action name after the first line gets the position of the whole string.
+        # If the text has several lines, actions after the first line get the position of the text.
         at = node.spot.excerpt.find(word, start) if word else -1
         start = at + len(word) if at >= 0 else start
         name = known.name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)

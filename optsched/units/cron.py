@@ -107,7 +107,7 @@ def parse_timetable(text: str) -> Timetable:
 
 
 def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the values that a range or step allows, and whether these are all values."""
+    """Return the values that a range or step allows, and whether it allows all values."""
     span, slash, step_text = part.partition("/")
     step = _number(step_text, (), field, text) if slash else 1
     if span in ("*", "?"):
@@ -126,7 +126,7 @@ def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[in
 
 _SHOWN: Final = 60
 _MAX_DIGITS: Final = 9
-"""Maximum number of digits in a number; Python refuses to parse thousands of digits."""
+"""Maximum number of digits in a number; Python's `int` refuses to parse thousands of digits."""
 
 
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:
@@ -171,7 +171,7 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time after `after_ms` and not after `until_ms`, or None."""
+    """Return the last due time that is later than `after_ms` and at most `until_ms`, or None."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None

@@ -149,7 +149,7 @@ class HoursError(UnitError):
 
 
 class Hours(NamedTuple):
-    """A range in seconds of the day, ends included; if start_s ≥ end_s, it spans midnight."""
+    """A daily time range in seconds after midnight, ends included; it may span midnight."""
 
     start_s: int
     end_s: int

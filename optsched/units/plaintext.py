@@ -16,8 +16,8 @@ def printable(text: str, keep: str = "") -> str:
     """Return `text` with each character escaped that a terminal might interpret.
 
     Control characters, including line breaks, and invisible characters that change the text
-    direction are escaped. Characters in `keep` are not escaped. In double quotes, a YAML parser
-    decodes the escapes.
+    direction are escaped. Characters in `keep` are not escaped. A YAML parser decodes the escapes
+    if the result is in double quotes.
     """
     if text.isprintable():
         return text

@@ -57,7 +57,7 @@ class Unit(Enum):
 
 @lru_cache(maxsize=4096)
 def unit_of(resource: str) -> Unit:
-    """Return the unit of a resource; names in ResourceQuotas, such as `requests.cpu`, are accepted.
+    """Return the unit of a resource, whose name may come from a ResourceQuota (`requests.cpu`).
 
     `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
     the unit of `storage`. Resources that Kubernetes does not define are counted in whole devices.
@@ -76,8 +76,8 @@ def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int
     """Split named amounts into node resources and resources that only ResourceQuotas count.
 
     `minResources` of a PodGroup may also name quota resources (`requests.cpu`, `limits.cpu`,
-    `pods`, `count/pods`). An amount of `requests.X` is also an amount of the node resource `X`,
-    unless `named` contains `X`.
+    `pods`, `count/pods`). An amount of `requests.X` also counts as an amount of the node resource
+    `X`, unless `named` contains `X` itself.
     """
     usage = {name: amount for name, amount in named.items() if _counts_for_quotas(name)}
     least = {name: amount for name, amount in named.items() if amount and name not in usage}
@@ -120,8 +120,8 @@ def parse_resource_list(
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
     if others are invalid. `path` is the path of the list in error messages. With `whole_devices`, a
-    fraction of a device is an error, as for pod requests at the API server, but it is also
-    returned, rounded up.
+    fraction of a device is reported as an error, as for pod requests at the API server. The amount
+    is still returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -148,7 +148,7 @@ def parse_resource_list(
 def whole_amount(resource: str, value: object) -> int:
     """Parse an amount of `resource` into base units; whole devices, e.g. GPUs, are rounded down.
 
-    Pods get whole devices, so the pods of a queue with 1.5 devices can hold only one. Raises
+    Pods get whole devices, so the pods of a queue with 1.5 devices can hold only one device. Raises
     `QuantityError` like `parse_amount`.
     """
     amount = parse_amount(resource, value)
@@ -157,7 +157,7 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods cannot request an amount, and what is accepted; empty if they can.
+    """Return why pods cannot request an amount and what they may request; empty if they can.
 
     Raises `QuantityError` like `parse_amount`.
     """

@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of an error message: path and value, or just the path if it is missing."""
+    """Return how an error message starts: path and value, or only the path without a value."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
