@@ -321,7 +321,7 @@ class Choices:
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
     tasks are all in domain d. Two domains of one forest are nested or disjoint. By Hall's theorem
-    (1935), all tasks fit on nodes of the tasks' domains if and only if for every domain e
+    (1935), all tasks fit on nodes of their domains if and only if, for every domain e,
 
         Σ_{d ⊆ e} tasks restricted to d ≤ supply of the nodes of e
 
@@ -329,8 +329,8 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to the choices; a weak reference back avoids a reference cycle,
-        # which would keep both in memory.
+        # The formulation refers to the choices. A weak reference back avoids a reference cycle,
+        # which would keep both objects in memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
@@ -519,7 +519,7 @@ class GangNodes:
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w for the gangs in a mask (G,), unless they exist.
+        """Add the variables w for those gangs in a mask (G,) that have none yet.
 
         Raises ValueError if a gang shares its gang class with another gang.
         """
@@ -577,7 +577,7 @@ class GangNodes:
         """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
         Gangs without variables w may also have a chosen domain and tasks of the same class. Further
-        rows limit the tasks of these gangs to the domain's supply minus its variables w.
+        rows limit these tasks to the domain's supply minus its variables w.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

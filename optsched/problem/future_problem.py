@@ -34,7 +34,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return a variant without terminating pods and without the pods with keys in `gone`."""
+    """Return a variant without terminating pods, and without pods whose keys are in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:

@@ -30,8 +30,8 @@ class GangColumns:
     """Properties of gangs as arrays, each computed when first read and then cached.
 
     All arrays are read-only and have one element per gang row (G,). The argument of a method is a
-    pure function of a gang row. It is also the cache key, so callers pass the same function object
-    in each session.
+    pure function of a gang row. This function is also the cache key, so callers pass the same
+    function object in each session.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ def _ints(values: ArrayLike) -> I64:
 def _aligned(*parts: ArrayLike) -> list[I64]:
     """Repeat arrays of length 1 so that all returned arrays have the same length.
 
-    This is much faster than `np.broadcast_arrays`.
+    Repeating is much faster than `np.broadcast_arrays`.
     """
     arrays = [_ints(part) for part in parts]
     lengths = {len(array) for array in arrays} - {1}
@@ -137,8 +137,8 @@ class LinearModel:
             Row, variable and coefficient of each term; rows are numbered from 0 in each call. Terms
             with coefficient 0 are dropped.
         lower, upper
-            Bounds of the rows, one element per row or a single element for all rows. At least one
-            of the two has one element per row, which determines the number of rows.
+            Bounds of the rows, one element per row or a single element for all rows. At least
+            one of `lower` and `upper` has one element per row, which determines the number of rows.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class LinearModel:
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
         """Add and return a binary variable that is 1 if any of `variables` is positive.
 
-        `most` is an upper bound of each of `variables`.
+        `most` is an upper bound of each variable in `variables`.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
@@ -222,7 +222,7 @@ class LinearModel:
         self.add_row(variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
-        """Add terms to existing rows; a variable may occur only once per row."""
+        """Add terms to existing rows; a variable may occur only once in a row."""
         entries = _aligned(row, variable, coefficient)
         self._row.append(entries[0])
         self._variable.append(entries[1])

@@ -1,4 +1,4 @@
-"""Nominated nodes of pending tasks, on which capacity is reserved for the tasks."""
+"""Nominated nodes of pending tasks; capacity on these nodes is reserved for the tasks."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
 def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
-    This is the sum of the requests of nominated tasks of undecided or placed gangs, minus the usage
-    that decided gangs already added. It is never negative. Nominations to nodes that do not exist
-    or are not ready are ignored.
+    The amount is the sum of the requests of nominated tasks of undecided or placed gangs, minus the
+    usage that decided gangs already added. It is never negative. Nominations to nodes that do not
+    exist or are not ready are ignored.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)

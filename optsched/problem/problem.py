@@ -113,7 +113,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Placeholder for the problem itself in the cache of derived values."""
+"""Stands for the problem itself in the cache of derived values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +137,8 @@ class Problem:
     kept
         (R,) amounts that must stay free in the cluster for gangs that are already decided.
     settled
-        (G,) 1 for a decided gang with placed tasks, 0 for one without placed tasks, -1 for an
-        undecided gang.
+        (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, -1
+        for an undecided gang.
     classes, shapes, queues, relations, columns, topology
         Further arrays, described by their classes (`TaskClasses`, `GangShapes`, …).
     shape_of

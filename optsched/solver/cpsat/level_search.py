@@ -554,8 +554,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid without the gangs in the mask `later`.
 
-    A row that contains only variables of these gangs must hold if all these variables are 0. In all
-    other rows, these gangs may only consume capacity.
+    A row that contains only variables of these gangs must hold if all these variables are 0. Gangs
+    in the mask `later` may only consume capacity in all other rows.
     """
     if model.lower[later].any():
         return False
@@ -672,8 +672,8 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> tuple[Charged | None, Relaxed | None]:
         """Add configurations while they improve the relaxation.
 
-        Returns the proof of the best bound, and the optimum of the last relaxation. Both are None
-        if the relaxation was not solved.
+        Returns the proof of the best bound, and the optimum of the last relaxation. Proof and
+        optimum are None if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -773,8 +773,8 @@ class _ConfigurationSearch(_LevelSearch):
         """Improve the incumbent by shifting admissions between queues; return the best value.
 
         Nodes keep their configurations, and the number of admitted gangs of each gang shape is
-        fixed. So levels that do not depend on queues keep their values. With fixed configurations,
-        the relaxation has few fractional variables.
+        fixed. Levels that do not depend on queues therefore keep their values. With fixed
+        configurations, the relaxation has few fractional variables.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value

@@ -314,7 +314,7 @@ class Pricer:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The result of pricing all node classes.
+    """The result of pricing the configurations of all node classes.
 
     Attributes
     ----------

@@ -193,7 +193,7 @@ class GreedyPreemption:
         """Yield once for each attempt to reclaim.
 
         Reclaims within a guarantee may override budgets that yield to guarantees only in the last
-        attempt. So no budget is overridden if other evictions suffice.
+        attempt. No budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():

@@ -150,8 +150,8 @@ class _ReservationPlanner:
     ) -> tuple[int, I64] | None:
         """Return the first of `number` attempts that succeeds, or None if all fail.
 
-        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle. So
-        the bisection may miss an earlier start, but the returned start is always valid.
+        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle. The
+        bisection may therefore miss an earlier start, but the returned start is always valid.
         """
         known: dict[int, I64 | None] = {}
 

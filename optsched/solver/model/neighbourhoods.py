@@ -1,6 +1,6 @@
 """Neighbourhoods of a plan: sets of a few nodes whose tasks the solver reassigns.
 
-Outside of the neighbourhood, tasks may be removed from nodes but not added. This is
+Outside of the neighbourhood, tasks may be removed from nodes but not added. The method is
 large-neighbourhood search (Shaw, 1998): if a model of all nodes is too large, a sequence of models
 of a few nodes improves the incumbent.
 """

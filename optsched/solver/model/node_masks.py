@@ -81,7 +81,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
     """Return how many tasks (C, N) of each class fit each node if no other pending task is placed.
 
-    The number is 0 for classes without open gangs.
+    The number of fitting tasks is 0 for classes without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))

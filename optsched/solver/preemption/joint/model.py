@@ -376,7 +376,7 @@ def _add_rounded_rows(
 ) -> None:
     """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
-    These rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
+    The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
     of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, and
     for each variable its node set and its request of the resource. `capacity` holds the node set
     and the capacity of each node.

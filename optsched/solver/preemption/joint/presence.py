@@ -30,7 +30,7 @@ class Presence:
         """Add rows for every group of victims.
 
         If a gang is evicted entirely or by subgroups, an entitled gang must use the node of one of
-        the evicted tasks. In all other cases, an entitled gang must use the victim's node.
+        the evicted tasks. Otherwise, an entitled gang must use the victim's node.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
         # Limit tasks on nodes to placed tasks, so that each task justifies victims on only one

@@ -47,7 +47,8 @@ class LendingState:
 
     A lending constraint holds if one of its options holds. An option holds if, until its last
     victim is evicted, the lender holds more of a resource than it must keep. A victim changes only
-    the sums of its queue and that queue's ancestors. So a check need not read all victim groups.
+    the sums of its queue and that queue's ancestors. A check therefore need not read all victim
+    groups.
 
     Attributes
     ----------

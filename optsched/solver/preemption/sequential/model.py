@@ -1,7 +1,8 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels maximize the gang's start and its number of tasks. The next levels minimize the
-number and the cost of the victims. The last level minimizes tasks outside the preferred shard.
+The first levels maximize whether the gang starts, and how many of its tasks start. The next levels
+minimize the number and the cost of the victims. The last level minimizes tasks outside the
+preferred shard.
 """
 
 from __future__ import annotations
