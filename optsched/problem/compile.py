@@ -197,7 +197,7 @@ def _mentioned_resources(snapshot: Snapshot, gang_columns: GangColumns) -> set[s
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Return whether gangs and queues use less than half of a problem's resources.
+    """Return whether gangs and queues mention less than half of a problem's resources.
 
     A problem inherits the resource columns of the previous problem, some of which may have been
     requested only by pods that no longer exist. Each column costs memory per node, queue and task
@@ -313,7 +313,7 @@ def _shape_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each task shape; `pods` is 1."""
+    """Return the request (len(shapes), R) of one task of each task shape; it includes one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 

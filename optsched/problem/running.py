@@ -64,8 +64,8 @@ class Running:
 def selected_tasks(problem: Problem) -> list[I64]:
     """Return the running tasks that each term of the relations selects; the result is cached.
 
-    The result is empty for a term that only residents carry, because the term excludes only pending
-    tasks.
+    The result is empty for a term that only residents carry: such a term excludes no running tasks,
+    only pending tasks.
     """
     terms = problem.relations.terms
     matcher = TermMatcher(terms_of_pending(terms))

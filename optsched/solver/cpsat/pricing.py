@@ -22,7 +22,7 @@ MOST_CELLS = 3_000_000
 """Maximum total number of cells of all tables; pricing with larger tables is too slow."""
 
 MOST_BITS = 1 << 22
-"""Maximum capacity of a resource, divided by the greatest common divisor of the requests."""
+"""Maximum node capacity of a resource, in units of the greatest common divisor of its requests."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct idle capacities"

@@ -152,7 +152,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows that restrict victims of a reclaim in the gang's own queue to nodes the gang uses.
+    """Add rows: a reclaim evicts tasks of the gang's own queue only on nodes that the gang uses.
 
     If a victim gang is evicted entirely, the preempting gang must use only one of the victim gang's
     nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
