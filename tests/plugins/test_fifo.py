@@ -159,7 +159,7 @@ def test_enqueueing_stops_at_the_first_refusal() -> None:
 def test_a_plan_that_passes_somebody_is_told() -> None:
     snapshot = of(BIG, SMALL)
     found = verify_actions(snapshot, allocations(snapshot, {"ns/small-w-0": "n0"}), RULES)
-    passes = "gang ns/small: passes ns/big, which precedes it in the fifo queue q"
+    passes = "gang ns/small: overtakes ns/big, which precedes it in the fifo queue q"
     assert [str(v) for v in found] == [f"fifo: {passes}"]
 
 

@@ -34,8 +34,8 @@ def test_only_gangs_in_leaves_get_anything() -> None:
 def test_the_reason_names_queues_to_use_instead() -> None:
     snapshot = cluster(NODES, [asks("a", "dept")], TREE)
     assert reason(snapshot, RULES, "a") == (
-        "QueueHasQueuesBelow: queue dept has queues below it (lab0, lab1, lab2 and more) and takes "
-        "no jobs itself; use one of those"
+        "QueueHasQueuesBelow: queue dept has child queues (lab0, lab1, lab2 and more) and accepts "
+        "no jobs itself; use one of them"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_plan_that_places_there_is_told() -> None:
     snapshot = cluster(NODES, [asks("a", "dept")], TREE)
     plan = allocations(snapshot, {"ns/a-w-0": "n0", "ns/a-w-1": "n0"})
     assert [str(v) for v in verify_actions(snapshot, plan, RULES)] == [
-        "leaf-queues: gang ns/a: its queue dept has queues below it"
+        "leaf-queues: gang ns/a: its queue dept has child queues"
     ]
 
 

@@ -1030,7 +1030,7 @@ PLUGIN = Plugin(
             f"{_SHARE}AscendHAMiVNPUEnable",
             Kind.SWITCH,
             False,
-            "allocates huawei.com/Ascend* and NPU memory, by templates",
+            "allocates huawei.com/Ascend* and NPU memory according to templates",
         ),
         Argument(
             f"{_SHARE}KnownGeometriesCMName",
@@ -1048,7 +1048,7 @@ PLUGIN = Plugin(
             _EXCLUSIVE,
             Kind.LIST,
             "",
-            "sets of labels: pods with all labels of one set share no vGPU",
+            "label sets: pods that have all labels of the same set never share a vGPU",
             fields=(Argument("*", Kind.TEXT, "", "required value of the label"),),
         ),
     ),

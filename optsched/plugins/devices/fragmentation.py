@@ -380,7 +380,14 @@ class _FragmentationScores(Greedy):
 PLUGIN = Plugin(
     "fragmentation",
     "keeps idle GPUs usable for typical tasks",
-    (Argument("fragmentation.weight", Kind.WHOLE, 1, "points for a thousandth of a GPU"),),
+    (
+        Argument(
+            "fragmentation.weight",
+            Kind.WHOLE,
+            1,
+            "points subtracted per thousandth of a GPU that becomes unusable",
+        ),
+    ),
     lambda a: (Fragmentation(read_whole(a, "fragmentation.weight", 1)),),
     levels=(LevelKind("frag", "free GPUs that typical tasks cannot use", 80, ("fragmentation",)),),
 )

@@ -507,7 +507,7 @@ class _NumaUsage(Greedy):
 
 PLUGIN = Plugin(
     "numa-aware",
-    "pods get CPUs and GPUs of few NUMA nodes, by their topology policy",
+    "gives pods CPUs and GPUs of few NUMA nodes, according to their topology policy",
     (Argument("weight", Kind.WHOLE, 1, "weight of the score"),),
     lambda a: (NumaPolicies(), NumaAware(read_whole(a, "weight", 1))),
     aliases=("numaaware",),

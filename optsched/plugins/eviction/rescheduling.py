@@ -227,18 +227,24 @@ _STRATEGY = (
                     ),
                 )
                 for name, meaning in (
-                    ("thresholds", "pods move to nodes whose use is at or below all of these"),
-                    ("targetThresholds", "pods move off nodes whose use is above any of these"),
+                    (
+                        "thresholds",
+                        "pods are moved to nodes that exceed none of these utilizations",
+                    ),
+                    (
+                        "targetThresholds",
+                        "pods are moved off nodes that exceed any of these utilizations",
+                    ),
                 )
             ),
             Argument(
                 "thresholdPriorityClassName",
                 Kind.NAMES,
                 _SYSTEM_CLASS,
-                "pods of this PriorityClass and above are not moved",
+                "pods with at least the priority of this PriorityClass are not moved",
             ),
             Argument(
-                "nodeFit", Kind.SWITCH, True, "move a pod only if an underutilised node fits it"
+                "nodeFit", Kind.SWITCH, True, "move a pod only if it fits on an underutilised node"
             ),
         ),
     ),
@@ -247,7 +253,7 @@ _STRATEGY = (
 
 PLUGIN = Plugin(
     "rescheduling",
-    "moves pods off busy nodes, with the action shuffle",
+    "moves pods away from busy nodes in the action shuffle",
     (
         Argument("interval", Kind.DURATION, "5m", "shortest time between two evictions"),
         Argument("metricsPeriod", Kind.DURATION, "5m", "maximum age of load measurements"),

@@ -433,6 +433,6 @@ def _find_problem(world: World, eviction: Evict) -> str:
     return "" if gains else f"evicted for {preemptor}, which gets no node"
 
 
-CDP = Plugin("cdp", "no eviction of pods during their cooldown", (), lambda _: (Cooldown(),))
+CDP = Plugin("cdp", "does not evict pods during their cooldown", (), lambda _: (Cooldown(),))
 
 PDB = Plugin("pdb", "evictions within disruption budgets", (), lambda _: (Budgets(),))

@@ -481,7 +481,7 @@ _CALLS = (
 
 PLUGIN = Plugin(
     "extender",
-    "calls an external service that filters and scores nodes and votes",
+    "calls an external service that filters nodes, scores nodes and votes",
     (
         Argument("extender.urlPrefix", Kind.URL, "", "address of the service"),
         Argument("extender.httpTimeout", Kind.DURATION, "1s", "timeout of one call"),
@@ -494,7 +494,7 @@ PLUGIN = Plugin(
             "extender.managedResources",
             Kind.NAMES,
             "",
-            "if set, calls are made only for tasks that request one of these",
+            "if set, calls are made only for tasks that request one of these resources",
         ),
     ),
     lambda arguments: (

@@ -218,7 +218,7 @@ OVERCOMMIT = Plugin(
             "overcommit-factor",
             Kind.NUMBER,
             1.2,
-            "limit, as a multiple of the cluster total",
+            "limit as a multiple of the cluster's total resources",
             least=1,
         ),
         Argument(

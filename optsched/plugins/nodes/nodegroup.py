@@ -314,16 +314,19 @@ class _Limits(Greedy):
 
 PLUGIN = Plugin(
     "nodegroup",
-    "queues bound to groups of nodes",
+    "restricts queues to node groups",
     (
         Argument(
             "strict",
             Kind.SWITCH,
             True,
-            "queues that name no group may not use nodes without a group either",
+            "queues that list no node group may not even use nodes without a group",
         ),
         Argument(
-            "enablePreferredOrder", Kind.SWITCH, False, "groups listed first are preferred most"
+            "enablePreferredOrder",
+            Kind.SWITCH,
+            False,
+            "groups that are listed earlier are preferred more",
         ),
     ),
     lambda arguments: (

@@ -81,7 +81,7 @@ PLUGIN = Plugin(
             "volumebinding.shape",
             Kind.LIST,
             "",
-            "score points by utilization of the chosen volumes; without points, there is no score",
+            "points by utilization of the chosen volumes; without points, volumes are not scored",
             fields=(
                 Argument(
                     "utilization",

@@ -277,14 +277,14 @@ _ZONE = "tdm.revocable-zone."
 
 PLUGIN = Plugin(
     "tdm",
-    "nodes that take revocable pods during certain hours",
+    "lets revocable pods use the nodes of a zone during certain hours",
     (
         Argument("tdm.revocable-zone.*", Kind.HOURS, "", "opening hours of a zone, in UTC"),
         Argument(
             "tdm.evict.period",
             Kind.DURATION,
             "1m",
-            "shortest time between two evictions by shuffle",
+            "minimum time between two rounds of evictions by shuffle",
         ),
     ),
     lambda arguments: (

@@ -296,7 +296,7 @@ PLUGIN = Plugin(
             "thresholds",
             Kind.MAPPING,
             "",
-            "load above which nodes take no more pods, in percent",
+            "load above which a node gets no more pods, in percent",
             fields=(
                 Argument("cpu", Kind.NUMBER, 80, "CPU load, in percent"),
                 Argument("mem", Kind.NUMBER, 80, "memory load, in percent"),
@@ -306,24 +306,33 @@ PLUGIN = Plugin(
             "estimator",
             Kind.MAPPING,
             "",
-            "assumed use of pods that have not been measured yet",
+            "assumed usage of pods that have not been measured yet",
             fields=(
                 Argument("request_ratio", Kind.NUMBER, 0.7, "assumed fraction of the request"),
-                Argument("burst_ratio", Kind.NUMBER, 0, "assumed fraction of limit minus request"),
+                Argument(
+                    "burst_ratio",
+                    Kind.NUMBER,
+                    0,
+                    "assumed usage as a fraction of limit minus request",
+                ),
                 Argument(
                     "risk_threshold",
                     Kind.NUMBER,
                     0.6,
-                    "load of a node that raises estimates, as a fraction",
+                    "node load from which estimates are increased, as a fraction",
                 ),
                 Argument(
-                    "risk_factor", Kind.NUMBER, 1.2, "factor by which estimates are raised", least=1
+                    "risk_factor",
+                    Kind.NUMBER,
+                    1.2,
+                    "factor by which estimates are increased",
+                    least=1,
                 ),
                 Argument(
                     "best_effort",
                     Kind.MAPPING,
                     "",
-                    "assumed use of pods that request nothing",
+                    "assumed usage of pods that request nothing",
                     fields=(
                         Argument("cpu", Kind.QUANTITY, "250m", "CPU use"),
                         Argument("mem", Kind.QUANTITY, "200Mi", "memory use"),

@@ -53,7 +53,9 @@ class Fifo(Rule):
                     continue
                 placed = gang.key in world.placed_of
                 if placed and head is not None:
-                    detail = f"passes {head.key}, which precedes it in the fifo queue {gang.queue}"
+                    detail = (
+                        f"overtakes {head.key}, which precedes it in the fifo queue {gang.queue}"
+                    )
                     yield Violation(self.name, f"gang {gang.key}", detail)
                 if head is None and not placed and _could_start(gang):
                     head = gang

@@ -214,7 +214,10 @@ SLA = Plugin(
     "orders gangs by the end of their maximum waiting time",
     (
         Argument(
-            "sla-waiting-time", Kind.DURATION, "", "waiting time of gangs without the annotation"
+            "sla-waiting-time",
+            Kind.DURATION,
+            "",
+            "maximum waiting time of gangs without the annotation",
         ),
     ),
     lambda a: (Sla(read_duration_ms(a, "sla-waiting-time")),),
@@ -261,7 +264,7 @@ SHORTEST_REMAINING = Plugin(
     levels=(
         LevelKind(
             "shortest",
-            "gangs that start, each counted by how many times it could run in a year",
+            "gangs that start, each weighted by how often it could run in a year",
             30,
             ("shortest-remaining",),
         ),
@@ -323,13 +326,13 @@ def find_finish_time_ratios(problem: Problem) -> I64:
 
 FINISH_TIME_FAIR = Plugin(
     "finish-time-fair",
-    "gangs that would end latest, compared with a fair share of the cluster, come first",
+    "gangs whose end is delayed most, relative to a fair share of the cluster, come first",
     (),
     lambda _: (FinishTimeFair(),),
     levels=(
         LevelKind(
             "finish-time",
-            "gangs that start, each counted by its finish-time ratio",
+            "gangs that start, each weighted by its finish-time ratio",
             20,
             ("finish-time-fair",),
         ),

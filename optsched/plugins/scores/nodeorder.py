@@ -258,10 +258,15 @@ NODEORDER = Plugin(
         Argument("nodeaffinity.weight", Kind.WHOLE, 2, "weight of preferred node affinity"),
         Argument("podaffinity.weight", Kind.WHOLE, 2, "weight of preferred pod affinity"),
         Argument(
-            "balancedresource.weight", Kind.WHOLE, 1, "weight of the balance of CPU and memory"
+            "balancedresource.weight",
+            Kind.WHOLE,
+            1,
+            "weight of the balance between CPU and memory usage",
         ),
         Argument("tainttoleration.weight", Kind.WHOLE, 3, "weight of untolerated soft taints"),
-        Argument("imagelocality.weight", Kind.WHOLE, 1, "weight of images that are on the node"),
+        Argument(
+            "imagelocality.weight", Kind.WHOLE, 1, "weight of images that the node already stores"
+        ),
         Argument("podtopologyspread.weight", Kind.WHOLE, 2, "weight of soft topology spread"),
     ),
     lambda arguments: (

@@ -119,7 +119,9 @@ BINPACK = Plugin(
         Argument("binpack.weight", Kind.WHOLE, 1, "weight of the whole score"),
         Argument("binpack.cpu", Kind.WHOLE, 1, "weight of CPU"),
         Argument("binpack.memory", Kind.WHOLE, 1, "weight of memory"),
-        Argument("binpack.resources", Kind.NAMES, "", "further resources that the score includes"),
+        Argument(
+            "binpack.resources", Kind.NAMES, "", "additional resources that count in the score"
+        ),
         Argument("binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
     ),
     lambda a: (Binpack(read_whole(a, "binpack.weight", 1), read_resource_weights(a, "binpack")),),
@@ -292,7 +294,7 @@ def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 STRATEGY_FIT = Plugin(
     "resource-strategy-fit",
-    "fills nodes by some resources and spreads pods by others",
+    "packs pods by some resources and spreads them by others",
     (
         Argument("resourceStrategyFitWeight", Kind.WHOLE, 10, "weight of the strategies"),
         Argument(
@@ -323,7 +325,7 @@ STRATEGY_FIT = Plugin(
             "sra",
             Kind.MAPPING,
             "",
-            "leaves nodes with scarce resources to tasks that request them",
+            "keeps nodes with scarce resources for tasks that request these resources",
             fields=(
                 Argument("enable", Kind.SWITCH, False, "whether this score is enabled"),
                 Argument("resources", Kind.NAMES, "", "the scarce resources"),
@@ -341,15 +343,15 @@ STRATEGY_FIT = Plugin(
             "proportional",
             Kind.MAPPING,
             "",
-            "keeps CPU and memory for idle devices",
+            "reserves CPU and memory for idle devices",
             fields=(
-                Argument("enable", Kind.SWITCH, False, "whether CPU and memory are kept"),
+                Argument("enable", Kind.SWITCH, False, "whether CPU and memory are reserved"),
                 Argument("resources", Kind.NAMES, "", "the resource names of the devices"),
                 Argument(
                     "resourceProportion",
                     Kind.MAPPING,
                     "",
-                    "CPU and memory that are kept for one idle device",
+                    "CPU and memory to reserve per idle device",
                     fields=(
                         Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
                     ),

@@ -101,13 +101,13 @@ CAPACITY = Plugin(
             "capacity.DynamicResourceAllocationEnable",
             Kind.SWITCH,
             True,
-            "has no effect: devices of claims always count if a queue names their class",
+            "has no effect: claimed devices always count if a queue lists their DeviceClass",
         ),
         Argument(
             "capacity.DRAConsumableCapacityEnable",
             Kind.SWITCH,
             True,
-            "has no effect, for the same reason",
+            "has no effect: claimed devices always count if a queue lists their DeviceClass",
         ),
     ),
     lambda a: (

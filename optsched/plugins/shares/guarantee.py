@@ -86,7 +86,7 @@ class Guarantee(Rule):
             pool = world.total.get(resource, 0) - outside_gangs
             if after > max(pool, before):
                 detail = (
-                    f"use and unused guarantees would be {amount_text(resource, after)}, "
+                    f"usage and unused guarantees would be {amount_text(resource, after)}, "
                     f"the cluster has {amount_text(resource, pool)} for queues"
                 )
                 yield Violation(self.name, "all queues", detail)

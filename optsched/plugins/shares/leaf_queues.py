@@ -43,7 +43,7 @@ class LeafQueues(Rule):
         for key in world.placed_of:
             queue = world.snapshot.gang_by_key[key].queue
             if queue in parents:
-                detail = f"its queue {queue} has queues below it"
+                detail = f"its queue {queue} has child queues"
                 yield Violation(self.name, f"gang {key}", detail)
 
     def excludes(self, problem: Problem) -> Bool | None:
@@ -77,8 +77,8 @@ class LeafQueues(Rule):
         more = " and more" if len(below) > SHOWN else ""
         return Reason(
             ReasonCode.NOT_A_LEAF,
-            f"queue {queues.names[number]} has queues below it ({', '.join(below[:SHOWN])}{more}) "
-            "and takes no jobs itself; use one of those",
+            f"queue {queues.names[number]} has child queues ({', '.join(below[:SHOWN])}{more}) "
+            "and accepts no jobs itself; use one of them",
         )
 
     explain_refusal = explain

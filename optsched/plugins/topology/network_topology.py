@@ -469,7 +469,7 @@ PLUGIN = Plugin(
             "hypernode.binpack.resources",
             Kind.NAMES,
             "",
-            "further resources in scores of HyperNodes",
+            "additional resources in the scores of HyperNodes",
         ),
         Argument("hypernode.binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
         Argument(
@@ -482,13 +482,13 @@ PLUGIN = Plugin(
             "hypernode.binpack.normal-pod.fading",
             Kind.NUMBER,
             0.8,
-            "factor for each tier upwards in the score of HyperNodes in use",
+            "factor that multiplies the weight of HyperNodes in use at each higher tier",
         ),
         Argument(
             "hypernode.gradient.evict.max-hypernodes",
             Kind.WHOLE,
             8,
-            "the most HyperNodes, largest first, in which evictions are tried for a gang",
+            "maximum number of HyperNodes, largest first, in which evictions are tried for a gang",
         ),
     ),
     lambda arguments: (
