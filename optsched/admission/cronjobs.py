@@ -1,7 +1,7 @@
-"""Validation of CronJobs: their schedule, and the jobs that they create.
+"""Validation of the schedules and job templates of CronJobs.
 
 Source: pkg/webhooks/admission/cronjobs. Unlike in Volcano, the job template is also validated.
-Otherwise, its errors would appear only when the first job is created.
+Otherwise, errors in the template would appear only when the first job is created.
 """
 
 from __future__ import annotations

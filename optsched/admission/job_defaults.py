@@ -1,6 +1,6 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano's webhook, because Volcano's guides assume them. If an extended
+Two defaults differ from those of Volcano's webhook, but agree with Volcano's guides. If an extended
 resource, such as GPUs, has a request but no limit, the limit is set to the request. The event
 `JobUnknown` becomes `Unknown`.
 """
@@ -106,7 +106,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
 
 
 def _keep_claims(filler: Filler, before: object) -> None:
-    """Keep the names of the claims that the controller created for the job's volumes."""
+    """Keep the names of the PVCs that the controller created for the job's volumes."""
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
         return

@@ -1,7 +1,7 @@
 """Validation of JobFlows and JobTemplates.
 
 Source: pkg/webhooks/admission/jobflows. Unlike in Volcano, patches and templates are also
-validated. Otherwise, their errors would appear only when the job is created.
+validated. Otherwise, errors in them would appear only when the job is created.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _check_change(review: Review) -> None:
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:
-    """Return whether a job update raises no `replicas` or `minAvailable` and keeps the priority."""
+    """Return whether a job update increases no pod count and keeps the PriorityClass."""
     if find_difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
         return False
     pairs = [

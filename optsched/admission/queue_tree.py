@@ -139,7 +139,7 @@ def check_resources_of_tree(queue: Queue, review: Review) -> None:
                     f"{format_quantity(amount, resource)} is less than its child queue "
                     f"{largest.name} capability="
                     f"{format_quantity(largest.capability[resource], resource)}: "
-                    f"spec.capability[{resource}]; write at least that"
+                    f"spec.capability[{resource}]; it must be at least as large"
                 )
                 review.rests_on(QUEUE, largest.name)
 

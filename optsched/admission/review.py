@@ -200,7 +200,7 @@ def read_body(body: bytes) -> Request:
     """Parse an AdmissionReview and return its request; raises MalformedReview.
 
     JSON with duplicate field names or invalid constants (NaN) is rejected, because the API server
-    could read another object than the review did. Raises TooLarge if the body has too many values.
+    could decode it differently. Raises TooLarge if the body has too many values.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:

@@ -73,7 +73,10 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return a CEL expression: whether an update changes an annotation or label in `keys`."""
+    """Return a CEL expression that is true if an update changes an annotation or label in `keys`.
+
+    `field` is `annotations` or `labels`.
+    """
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -81,7 +84,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL expression: whether an update changes annotations whose key has the prefix."""
+    """Return a CEL expression that is true if an update changes annotations with a key prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -107,7 +110,10 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""CEL condition for the pods that `/pods/mutate` reviews; not used if resource groups exist."""
+"""CEL condition for the pods that `/pods/mutate` reviews.
+
+Administrators who use resource groups remove the condition, so that all pods are reviewed.
+"""
 _CHANGED_TREE: Final = (
     f"request.operation != 'UPDATE' || {_differs('annotations', (HIERARCHY, HIERARCHY_WEIGHTS))}"
 )
@@ -134,8 +140,8 @@ class Service:
     """A webhook at one path: the kind and actions that it reviews, and the review function.
 
     `name` is the webhook's name. `condition` is a CEL expression that selects requests; if it is
-    empty, all requests are reviewed. `versions` holds the API versions of the kind that are also
-    reviewed, because clusters serve different versions.
+    empty, all requests are reviewed. `versions` holds further API versions of the kind to review,
+    because clusters serve different versions.
     """
 
     path: str
@@ -211,7 +217,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The request is denied whatever the answers to open questions are.
+        # The request is denied whatever the answers to the questions would be.
         return replace(found.response(), questions=())
     return found.response()
 

@@ -1,4 +1,4 @@
-"""Find differences between specs; equivalent notations of a value are no difference.
+"""Find differences between specs; equivalent notations of a value count as equal.
 
 Go clients omit empty and zero values and normalise quantities and durations. A Go client that only
 changes an annotation may therefore send `cpu: "1"` instead of `cpu: 1000m`.

@@ -166,8 +166,8 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
 def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str = "spec") -> None:
     """Deny a PriorityClass that tenants may not name in a pod spec.
 
-    The cluster's default class is allowed, because the API server writes it into pods that name
-    none.
+    The cluster's default class is allowed, because the API server writes it into pods without a
+    class.
     """
     name = spec.get("priorityClassName")
     if is_system_class(name) or name != review.world.default_priority_class():

@@ -58,8 +58,8 @@ class Settings:
     zones
         The known time zone names, or None to accept every name.
     checks_allocated
-        True if a queue with allocated pods may not be deleted (Volcano's
-        --enable-queue-allocated-pods-check).
+        True if a queue with allocated pods may not be deleted (Volcano's option
+        `--enable-queue-allocated-pods-check`).
     resource_groups
         Resource groups; a pod gets the fields of the first group that it matches.
     gates_pods

@@ -160,7 +160,7 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def reject(self, name: str, value: object, message: str) -> None:
-        """Add the error that a field's value is invalid."""
+        """Add an error about a field's value; `message` describes the error."""
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:

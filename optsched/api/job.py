@@ -185,7 +185,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobCondition:
-    """A phase that a job entered, and when: `transition_ms` is in ms since 1970, or None."""
+    """A phase that a job entered at `transition_ms` (in ms since 1970; None if unknown)."""
 
     phase: JobPhase
     transition_ms: int | None = None
@@ -193,7 +193,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """The deletion of a job's pod; it is kept until the replacement pod runs.
+    """The deletion of a job's pod, which the status records until the replacement pod runs.
 
     `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster deleted the pod, not a
     user.
@@ -297,7 +297,7 @@ def read_job_spec(spec: Fields) -> JobSpec:
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
     num_pods = sum(task.replicas for task in tasks)
     if num_pods > MAX_PODS:
-        message = f"pods in total are too many: all tasks together may have {MAX_PODS} replicas"
+        message = f"pods are too many: all tasks together may have at most {MAX_PODS} replicas"
         spec.reject("tasks", num_pods, message)
     return JobSpec(
         scheduler_name=spec.text("schedulerName") or wellknown.DEFAULT_SCHEDULER_NAME,

@@ -31,7 +31,7 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that turns `before` into `after`, also by removing keys."""
+    """Return a merge patch that turns `before` into `after`; null values remove keys."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     removed = dict.fromkeys(sorted(before.keys() - after.keys()))
@@ -153,7 +153,7 @@ def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
 def is_controlled_by(obj: Manifest, kind: Kind, uid: str) -> bool:
     """Return whether the controlling owner of an object has this kind and UID.
 
-    The kind must match, because admission only prevents users from naming owners of this kind.
+    The kind must match, because admission does not check owner references with other kinds.
     """
     owner = controller_of(obj)
     return owner is not None and is_owned_as(owner, kind) and owner.get("uid") == uid

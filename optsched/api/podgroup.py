@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest topology tier that a gang's pods may span; without a number or name, no limit."""
+    """The highest topology tier that a gang's pods may span; no limit if neither form is set."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None

@@ -1,4 +1,4 @@
-"""Queues, which divide the cluster among their jobs, read from `scheduling.volcano.sh/v1beta1`.
+"""Queues (`scheduling.volcano.sh/v1beta1`), each of which gets a share of the cluster.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
 (pkg/webhooks/admission/queues). Unlike in Volcano 1.14 and later, a queue may have a guarantee
@@ -49,7 +49,7 @@ class DequeueStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupTerms:
-    """The names of an affinity's or anti-affinity's required and preferred node groups."""
+    """The required and the preferred node groups of a node group affinity or anti-affinity."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Resource amounts as sorted (resource, base units) tuples, and the decayed usage of queues."""
+"""Resource amounts as sorted (resource, amount) pairs, and the decayed usage of queues."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Usage:
     at_ms: int = 0
 
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
-        """Return the usage at `now_ms`, given that the queue has held `held` since `at_ms`.
+        """Return the usage at `now_ms` if the queue holds the amounts `held` from `at_ms` on.
 
-        `held` is in base units by resource. If `now_ms` is before `at_ms`, the usage does not
+        `held` maps resources to base units. If `now_ms` is before `at_ms`, the usage does not
         change. Raises ValueError unless the half-life is positive.
         """
         mean_s = _mean_s(half_life_ms)

@@ -270,7 +270,7 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether `progress` has a new value or bound, compared with the last one in `history`.
+    """Return whether `progress` differs in value or bound from the last entry of `history`.
 
     Only entries of the same solve and level are compared.
     """
@@ -301,7 +301,7 @@ class Incumbent:
 
 
 class SolveStatus(StrEnum):
-    """The reason why a solve ended.
+    """Whether and why a solve has ended.
 
     `COMPLETE` means that every level is optimal or within the requested gap. `LIMIT` means that a
     limit on time or work, or a limitation of the engines, ended the solve earlier. `INTERRUPTED`

@@ -406,7 +406,7 @@ class Devices:
         return ""
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:
-        """Return the selectors of a request and of the DeviceClasses it names."""
+        """Return the selectors of a request and of the DeviceClasses that the request names."""
         found: list[str] = []
         for variant in need.variants:
             device_class = self.classes.get(variant.device_class)
@@ -496,7 +496,7 @@ def evaluate_selectors(
 
     Requests whose selectors exceed the limit are added to `postponed`. Devices cache the results,
     so a later session continues where this session stopped. Namespaces take turns: in each round,
-    the remaining request with the shortest selectors of each namespace is evaluated.
+    each namespace's remaining request with the shortest selectors is evaluated.
 
     `needs` holds (namespace, request) pairs.
     """

@@ -28,7 +28,7 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A partition into which MIG can divide a GPU."""
+    """One way in which MIG can partition a GPU into slices."""
 
     name: str
     instances: tuple[Instance, ...]

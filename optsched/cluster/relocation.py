@@ -90,7 +90,7 @@ def is_successor(key: str) -> bool:
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot after tasks are moved: evicted, and their successors nominated to nodes.
+    """Return the snapshot with moved tasks: they are evicted, and their successors are nominated.
 
     `places` maps the key of each moved task to the node of its successor.
     """
@@ -204,10 +204,10 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return the new `MOVES` annotation of each gang whose annotation `actions` change.
+    """Return the `MOVES` annotations that change if `actions` are executed, keyed by gang.
 
-    The result is keyed by gang. A move is removed from the annotation once its replacement pod
-    exists, because this pod is then nominated or bound.
+    A move is removed from the annotation once its replacement pod exists, because this pod is then
+    nominated or bound.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
     gangs = snapshot.gang_by_key
@@ -361,7 +361,7 @@ def with_terminating(
 def _mark_terminating(
     tasks: tuple[Task, ...], keys: Collection[str], marked: dict[int, Task], *, is_victim: bool
 ) -> tuple[Task, ...]:
-    """Return the tasks, those in `keys` as evicted; the same tuple if none of them is in `keys`.
+    """Return `tasks` with those in `keys` evicted; the same tuple if none of them is in `keys`.
 
     `marked` maps the `id()` of each original task to its evicted copy.
     """

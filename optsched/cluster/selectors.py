@@ -99,8 +99,8 @@ def narrowest_labels(
     """Return labels for each selector such that each selected object has at least one of them.
 
     The labels are those of one requirement with the operator `In`. If a selector has several such
-    requirements, the one with the labels that the fewest other selectors name is used. If it has
-    none, its result is empty.
+    requirements, the one whose labels the fewest other selectors name is used. A selector without
+    such a requirement gets no labels.
     """
     named = [
         [
@@ -179,8 +179,8 @@ class Taint:
 class Toleration:
     """A toleration of taints.
 
-    If `exists` is true, it tolerates taints with any value, and with any key if `key` is empty. If
-    `effect` is None, it tolerates taints with any effect.
+    With `exists`, the toleration matches taints with any value, and with any key if `key` is empty.
+    If `effect` is None, the toleration matches taints with any effect.
     """
 
     key: str = ""

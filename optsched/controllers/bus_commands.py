@@ -67,7 +67,7 @@ def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
 
 
 def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
-    """Return the deletions of Commands whose target does not exist.
+    """Return the effects that delete the Commands whose target does not exist.
 
     A Command younger than `UNSEEN_MS` is kept, because the watch may not have reported its target.
     """
@@ -88,12 +88,12 @@ def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
 
 
 def delete_command(command: Manifest) -> Delete:
-    """Return the deletion of a Command that has taken effect."""
+    """Return the effect that deletes a Command."""
     return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Return a `Wakes` function for Commands: it returns the target if it has the given kind."""
+    """Return a function that returns the target of a Command if the target has `kind`."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

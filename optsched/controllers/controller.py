@@ -53,8 +53,7 @@ class World(Protocol):
     def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Manifest]:
         """Return the objects of a kind whose controlling owner has the given kind and UID.
 
-        An owner reference must have the right kind, because admission only prevents users from
-        forging references with this kind.
+        The kind must match, because admission does not check owner references with other kinds.
         """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
@@ -175,7 +174,7 @@ def existing(
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a `Wakes` function: it returns an object's controller if it has the given kind."""
+    """Return a function that returns the controlling owner of an object if the owner has `kind`."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

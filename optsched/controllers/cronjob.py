@@ -54,7 +54,7 @@ MANY: Final = 100
 """Number of missed schedule times above which the CronJob gets a warning event."""
 
 LATE_S: Final = 0.1
-"""Seconds from a schedule time to its check; the margin allows for clock differences."""
+"""Seconds after a schedule time at which the CronJob is reconciled, because clocks differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
@@ -64,10 +64,10 @@ _ENDED: Final = {
 """Maps each final phase of a job to True (success) or False (failure)."""
 
 FAR_AHEAD_MS: Final = 3_600_000
-"""A recorded last schedule time further in the future (in ms) is ignored as a clock error."""
+"""A last schedule time that lies more than this many ms in the future is ignored as an error."""
 
 BEHIND_MS: Final = 60_000
-"""If the last schedule time is ignored: how far back in ms to search for missed schedule times."""
+"""How many ms back to search for missed schedule times if the last schedule time is ignored."""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
@@ -174,7 +174,7 @@ class CronJobs:
 
 
 def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
-    """Return the last missed schedule time in epoch ms or None, and a warning for many of them."""
+    """Return the last missed schedule time (epoch ms) or None; warn if many were missed."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
     if since_ms - now_ms > FAR_AHEAD_MS:

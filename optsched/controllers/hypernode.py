@@ -77,7 +77,7 @@ LEAST_MS: Final = 10_000
 """Minimum value in ms that can be configured for the time between two queries."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""A placeholder for all HyperNodes: no object has an empty name."""
+"""A reference that stands for all HyperNodes; no object has an empty name."""
 
 
 class ConfigError(Exception):
@@ -107,11 +107,9 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """Parse the sources in a configuration.
+    """Parse the configured sources of HyperNodes.
 
-    All Secrets must be in the given namespace.
-
-    Raises ConfigError if the configuration is invalid.
+    Raises ConfigError if the configuration is invalid or names a Secret outside of `namespace`.
     """
     found = Sources()
     documents = list(read_yaml(text))
@@ -196,7 +194,7 @@ def _read_labels(name: str, levels: object) -> tuple[str, ...]:
 class _Group:
     """A HyperNode to create, for the nodes with one value of a label.
 
-    `members` holds names of nodes on tier 1, and of HyperNodes of the next lower tier above it.
+    On tier 1, `members` holds names of nodes; on higher tiers, names of HyperNodes one tier below.
     """
 
     type: str

@@ -255,7 +255,7 @@ def _create_job(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 
 
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
-    """Return a JSON value after a patch: mappings are merged field by field, lists by `_KEYS`.
+    """Return a patched JSON value: mappings are merged, and list items are matched by `_KEYS`.
 
     None in the patch removes a field. A list whose items lack a common key field is replaced.
     """

@@ -212,7 +212,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Yield the PodGroups to create for pods that name this queue or whose namespace does."""
+        """Yield the PodGroups of pods that waited for this queue, named by pod or by namespace."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -324,7 +324,7 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield the patch that corrects the fields of a PodGroup that this controller sets, if any."""
+    """Yield a patch if a field that this controller sets has another value; keep other fields."""
     body: dict[str, Any] = {}
     spec, known = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")

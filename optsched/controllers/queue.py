@@ -176,7 +176,7 @@ def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventTy
 
 
 def _group_wakes(group: Manifest, world: World) -> Iterable[Ref]:
-    """Return a PodGroup's queue if the queue is Closing or Closed, to reconcile it."""
+    """Return a PodGroup's queue for reconciliation if the queue is Closing or Closed."""
     name = queue_of_group(group)
     return (Ref(QUEUE, "", name),) if _is_shut(name, world) else ()
 

@@ -214,7 +214,7 @@ MANY: dict[str, tuple[str, Raw, str]] = {
     "pods": (
         "/jobs/validate",
         job(task("a", MAX_PODS), task("b", 1)),
-        f"spec.tasks: {MAX_PODS + 1} pods in total are too many: all tasks together may have "
+        f"spec.tasks: {MAX_PODS + 1} pods are too many: all tasks together may have at most "
         f"{MAX_PODS} replicas",
     ),
     "flows": (

@@ -175,7 +175,7 @@ REFUSED = [
         manifest("dept", capability={"cpu": "4"}),
         (queue("mid", parent="dept"), queue("leaf", parent="mid", capability={"cpu": "8"})),
         [
-            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: spec.capability[cpu]; write at least that"
+            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: spec.capability[cpu]; it must be at least as large"
         ],
         id="capability below a child",
     ),

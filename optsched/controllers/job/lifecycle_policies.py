@@ -61,8 +61,8 @@ class ObservedEvent:
         The task and pod index to which the event belongs. The index is -1 for an event of the whole
         task. For an event of the whole job, the task is None too.
     since_ms
-        The time of the event in ms since the Unix epoch, or None if it is unknown. All timeouts of
-        an event with unknown time have expired.
+        The time of the event in ms since the Unix epoch, or None if it is unknown. If it is
+        unknown, every timeout counts as expired.
     is_disruption
         True if the cluster, not a user, deleted the pod.
     """
@@ -122,7 +122,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
     """Return the pod deletions to which a policy with a timeout applies.
 
-    The keys are those of `pod_part`.
+    The result is keyed by `pod_part(task, index)`.
     """
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):

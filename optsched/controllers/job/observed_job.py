@@ -2,7 +2,7 @@
 
 Each pod records the job version for which it was created. A restart of the whole job, a task, a
 partition or a pod sets a minimum version for the restarted pods. A pod with a lower version is
-*outdated*: it no longer counts as a pod of the job, and is deleted. `status.restarted` stores the
+outdated: it no longer counts as a pod of the job, and is deleted. `status.restarted` stores the
 minimum versions, because the controller keeps no state in memory.
 """
 
@@ -79,7 +79,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job; `task` is None if the job was scaled down and has no pod of this index."""
+    """A pod of a job; `task` is None if the job was scaled down and no longer has this pod."""
 
     manifest: Manifest
     name: str

@@ -63,9 +63,9 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before the job has pods, only the annotation names its scheduler. It is not set for
-        # kube-scheduler, which ignores Volcano's PodGroups: optsched admits the gangs of its jobs,
-        # and kube-scheduler places their pods.
+        # Before the job has pods, only this annotation names the job's scheduler. It is not set for
+        # kube-scheduler, which ignores Volcano's PodGroups: for jobs of kube-scheduler, optsched
+        # admits the gangs, and kube-scheduler places the pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     spec: dict[str, Any] = {
         **minimums(job),
@@ -205,8 +205,8 @@ def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
 def _compute_usage(task: TaskSpec) -> dict[str, int]:
     """Return the requests and quota usage of one pod of a task, keyed by resource.
 
-    As in Volcano, a resource with a limit but without a request counts as a request of 0. For the
-    quotas on `requests.…` the limit counts, because the API server copies it to the pod's request.
+    As in Volcano, the request is 0 for a resource that has only a limit. For quotas on `requests.…`
+    the limit counts, because the API server copies it to the pod's request.
     """
     template = template_spec(task)
     named = dict(template)

@@ -32,7 +32,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Builds the manifests of one job's pods; its fields are the same for all of them.
+    """Builds the manifests of one job's pods from data that is the same for all of them.
 
     `is_forwarded` is true if the job's queue has `extendClusters`.
     """

@@ -125,7 +125,7 @@ def preview_jobs(
 
 
 def _copy_metadata(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
-    """Return `meta` with the job's creation time and without the owner, which does not exist."""
+    """Return `meta` with the creation time of the job and without owner references."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]
@@ -138,7 +138,7 @@ def _read_key(obj: Raw) -> tuple[str, str]:
 
 
 def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
-    """Yield (namespace, name) of the Jobs that a PodGroup or pod names as owner or annotation."""
+    """Yield (namespace, name) of the Jobs that a PodGroup or pod names as owners or annotation."""
     if not isinstance(obj, dict):
         return
     if kind_of(obj) not in (POD, POD_GROUP):

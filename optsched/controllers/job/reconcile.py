@@ -228,7 +228,7 @@ class _Case:
 
 
 def _next_command(case: _Case) -> tuple[Effects, Order | None]:
-    """Return the first Command that has an effect, and deletions of the Commands without one."""
+    """Return the deletions of Commands without effect, and the first Command with an effect."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -444,7 +444,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return the cost of a pod: 100, plus per environment variable 1 and 1 per 64 characters."""
+    """Return the cost of a pod: 100, plus 1 per environment variable and per 64 characters."""
     spec, total = spec_of(pod), 100
     for container in (*records(spec, "initContainers"), *records(spec, "containers")):
         values = (each.get("value") for each in records(container, "env"))
@@ -455,8 +455,8 @@ def _estimate_cost(pod: Manifest) -> int:
 def _may_start(task: TaskSpec, started: Mapping[str, bool]) -> bool:
     """Return whether the tasks on which a task depends have started or succeeded.
 
-    The task waits for all of them, or for one with the iteration `any`. `started` maps the name of
-    each known task to whether it has started.
+    With the iteration `any`, one started task is enough. `started` maps the name of each known task
+    to whether it has started.
     """
     waits = task.depends_on
     if waits is None:

@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class NoTransition(Enum):
-    """Why an action does not change a job's phase: it has no effect, or only has one later."""
+    """Why an action does not change a job's phase: it is ignored, or it must wait."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -256,7 +256,7 @@ def _format_time(at_ms: int | None) -> str:
 def _find_differences(
     have: Mapping[str, Any], desired: Mapping[str, Any], *, is_first: bool = False
 ) -> dict[str, Any]:
-    """Return a merge patch of the fields in `desired` that differ."""
+    """Return a merge patch with the fields of `desired` that differ from `have`."""
     changes: dict[str, Any] = {}
     for name, value in desired.items():
         old = have.get(name)

@@ -729,7 +729,7 @@ def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> 
     assert play.group is None
     (message,) = {event.message for event in play.world.events}
     assert message == (
-        "spec.tasks: 2147483647 pods in total are too many: all tasks together may have "
+        "spec.tasks: 2147483647 pods are too many: all tasks together may have at most "
         "100000 replicas"
     )
 

@@ -1,4 +1,4 @@
-"""Plugins for frameworks; they configure the pods of a job to find each other.
+"""Plugins for distributed frameworks, with which the pods of a job find each other.
 
 The plugin `mpi` opens the SSH port and passes the workers' host names to the master. `tensorflow`
 sets TF_CONFIG. `pytorch` sets the master's address and each pod's rank. `ray` starts a Ray cluster.
@@ -208,7 +208,7 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Set the rank annotation if it is missing, to the variable RANK or else to the pod's rank.
+    """If the rank annotation is missing, set it to the variable RANK or else to the pod's rank.
 
     Ranks are assigned in index order, to masters first and then to workers.
     """

@@ -20,7 +20,7 @@ PLUGINS: Final = {
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
-    """Return (plugin, flags) for each plugin of a job and for each plugin that they require."""
+    """Return (plugin, flags) pairs for a job's plugins and for the plugins that these require."""
     given = job.spec.plugins
     needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(

@@ -48,7 +48,7 @@ def config_name(job: Job) -> str:
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """Return the ConfigMap's data: for each task, a file of hosts, a list and a number of hosts."""
+    """Return the ConfigMap's data: each task's host names (as file and list) and their number."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
