@@ -1,6 +1,6 @@
 """A batch scheduler for Kubernetes that decides each session as one optimisation problem.
 
-Every name of `optsched.library` is also a name of `optsched`, and is loaded on first use.
+Every name in `optsched.library` can be imported from `optsched`, which loads it on first use.
 """
 
 from __future__ import annotations

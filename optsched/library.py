@@ -1,7 +1,7 @@
 """The Python API: build or read a cluster, solve it, replay traces, and explain plans.
 
-Every name in `__all__` is also a name of `optsched`. The functions work on immutable values and
-never access a live cluster.
+Every name in `__all__` can also be imported from `optsched`. The functions work on immutable values
+and never access a live cluster.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def find_binaries(
 
 
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
-    """Return the cache path of a binary, in a folder named by a digest of the build inputs.
+    """Return the cache path of a binary, in a folder named after a digest of the build inputs.
 
     The digest depends on Go only through the minimum release in go.mod. A newer Go release
     therefore does not trigger another build of six minutes.
@@ -233,7 +233,7 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
 
 
 def _link_flags() -> str:
-    """Return linker flags that set the Kubernetes version; without it Kubernetes does not start."""
+    """Return linker flags that set the Kubernetes version, without which Kubernetes fails."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:

@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """When a plane stops: with the process that started it, or only when `stop` is called."""
+    """When a control plane stops: with the process that started it, or on a call of `stop`."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -98,9 +98,9 @@ class Layout:
     """The file paths of one local control plane.
 
     `etcd` is the folder with etcd's data and socket. `private_folders` lists the folders that only
-    the owner of the plane may enter. `state` is the file with the ports and command lines of the
-    started components. `lock` is a file that is locked while a plane starts, to prevent two planes
-    in one directory.
+    the owner of the control plane may enter. `state` is the file with the ports and command lines
+    of the started components. `lock` is a file that is locked while a control plane starts, to
+    prevent two control planes in one directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -183,7 +183,8 @@ def commands(
             "peer-key-file": layout.pki / "server.key",
             "peer-client-cert-auth": "true",
             "peer-trusted-ca-file": layout.pki / "server.crt",
-            # Writes need not reach the disk: after a power failure, the plane can be recreated.
+            # Writes need not reach the disk: the control plane can be recreated after a
+            # power failure.
             "unsafe-no-fsync": "true",
             "log-level": "warn",
         },
@@ -226,7 +227,7 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": pki / "service-account.key",
         "service-account-signing-key-file": pki / "service-account.key",
-        # TaintNodesByCondition adds a taint that no controller in the plane removes. ServiceAccount
+        # TaintNodesByCondition adds a taint that no controller here removes. ServiceAccount
         # rejects pods until the namespace's service account exists, and mounts tokens that no
         # container reads.
         "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",

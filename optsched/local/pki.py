@@ -38,13 +38,13 @@ def write_credential(credential: Credential, stem: Path) -> None:
 
 
 def read_authority(folder: Path) -> Authority:
-    """Load a plane's certificate authority from its certificate folder."""
+    """Load a control plane's certificate authority from its certificate folder."""
     paths = (folder / "ca.crt", folder / "ca.key")
     return Authority.load(Credential(*(path.read_bytes() for path in paths)))
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
-    """Return the plane's certificate authority; create it and all keys if the folder is missing.
+    """Return the certificate authority; create it and all keys if the folder is missing.
 
     The folder is created atomically and then kept, because issued kubeconfigs must stay valid.
     """

@@ -50,18 +50,18 @@ MAX_SOCKET_PATH = 107
 
 
 class PlaneError(Exception):
-    """Raised if a plane cannot be started or used; the message quotes the log of the component."""
+    """Raised if a control plane cannot be started or used; the message quotes a component's log."""
 
 
 class ControlPlane:
     """A control plane with all its files in one directory; any process can attach to it.
 
-    As a context manager, it stops the plane at the end of the block.
+    As a context manager, it stops the control plane at the end of the block.
 
     Attributes
     ----------
     directory
-        The directory that holds the plane's files.
+        The directory that holds the control plane's files.
     server
         The address of the API server.
     kubeconfig
@@ -69,7 +69,7 @@ class ControlPlane:
     kubectl
         A kubectl caller that uses the administrator's kubeconfig.
     components
-        The names of the plane's components, in start order.
+        The names of the control plane's components, in start order.
     definitions
         The names of the CustomResourceDefinitions that `start` installed.
     """
@@ -97,10 +97,10 @@ class ControlPlane:
     ) -> ControlPlane:
         """Start every component and return once all are ready, after about three seconds.
 
-        If a plane was started in the directory before, its objects and certificates are kept, and
-        its ports if they are still free. Raises PlaneError if a plane already runs in the
-        directory or a component fails, and KubectlError if the API server rejects a definition.
-        After an error, no component is left running.
+        If a control plane was started in the directory before, its objects and certificates are
+        kept, and its ports if they are still free. Raises PlaneError if a control plane already
+        runs in the directory or a component fails, and KubectlError if the API server rejects a
+        definition. After an error, no component is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -124,7 +124,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that was last started in this directory; it may be stopped by now."""
+        """Return the control plane that was last started in this directory; it may be stopped."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -248,7 +248,7 @@ class ControlPlane:
 
 
 class Owner:
-    """A watchdog, which stops a plane when the process that created the watchdog terminates."""
+    """A watchdog that stops a control plane when the process that owns it terminates."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()
@@ -263,14 +263,14 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """Kill the watchdog process; the plane then outlives this process."""
+        """Kill the watchdog process; the control plane then outlives this process."""
         os.kill(self._watchdog, signal.SIGKILL)
         os.waitpid(self._watchdog, 0)
         os.close(self._writing)
 
 
 def wipe(directory: Path) -> None:
-    """Stop the plane in a directory and delete its files, including the stored cluster objects."""
+    """Stop the control plane in a directory, and delete its files and all cluster objects."""
     layout = Layout(directory.absolute())
     ControlPlane.attach(directory).stop()
     for folder in layout.private_folders:

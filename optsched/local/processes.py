@@ -1,7 +1,7 @@
 """Start processes, find them by their command lines, and terminate them; Linux only.
 
-A component's command line names the directory of its plane and is therefore unique. Recorded
-process ids are not needed, and another process could reuse them.
+A component's command line names the directory of its control plane and is therefore unique.
+Recorded process ids are not needed, and another process could reuse them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that stops a plane when the plane's owner terminates for any reason.
+"""The process that stops a control plane when its owner terminates for any reason.
 
 The watchdog's standard input is a pipe whose other end only the owner holds. The pipe closes when
 the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Wait for end of file on standard input, then stop the plane in directory `argv[1]`."""
+    """Wait for end of file on standard input, then stop the control plane in `argv[1]`."""
     sys.stdin.buffer.read()
     # Import late: the waiting process should use little memory.
     from optsched.local.plane import ControlPlane, PlaneError

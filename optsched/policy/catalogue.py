@@ -164,7 +164,7 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _load_module(self, path: str, text: str) -> ModuleType:
-        """Return the module of a plugin file; its code runs once until the file changes."""
+        """Return the module of a plugin file; its code runs again only if the file changes."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
