@@ -209,7 +209,7 @@ def commands_page() -> str:
     meanings = [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     head = "\n| exit code | meaning |\n|---|---|\n"
     always = " and ".join(f"{code} ({when})" for code, when in ALWAYS)
-    every = f"\nEvery command may also end with {always}.\n"
+    every = f"\nEvery command may also end with the exit codes {always}.\n"
     forms = []
     for short, long in sorted(SHORT_FORMS.items(), key=lambda pair: pair[0].lower()):
         others = [
