@@ -82,7 +82,7 @@ def test_items_of_a_list_have_their_own_lines(tmp_path: Path) -> None:
 def test_a_file_without_a_job_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text(text)
-    assert failure(path) == ["F: there is no Job in it"]
+    assert failure(path) == ["F: contains no Job"]
 
 
 def test_what_is_no_text_is_told(tmp_path: Path) -> None:

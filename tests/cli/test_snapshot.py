@@ -118,7 +118,7 @@ def test_pictures_of_a_cluster_are_replayed(tmp_path: Path) -> None:
     [
         (("--every", "5"), "--every is valid only with --record"),
         (("--times", "5"), "--times is valid only with --record"),
-        (("--record", "{folder}", "--out", "-"), "--out takes one snapshot, --record many"),
+        (("--record", "{folder}", "--out", "-"), "--out writes one snapshot, --record many"),
     ],
 )
 def test_options_without_effect_are_refused(
