@@ -18,16 +18,16 @@ _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 LABEL_RULE: Final = (
-    "write at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
+    "use at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
 )
 SUBDOMAIN_RULE: Final = (
-    "write at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+    "use at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 )
 JOB_NAME_RULE: Final = (
-    "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+    "use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 )
 QUALIFIED_RULE: Final = (
-    "write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both "
+    "use a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both "
     "ends, after an optional DNS name and '/', such as example.com/my-name"
 )
 

@@ -162,7 +162,7 @@ class Queue:
 
     @property
     def effective_deserved(self) -> dict[str, int]:
-        """The deserved amount of each resource, or its guarantee if the spec has none."""
+        """The deserved amount of each resource; the guarantee if no deserved amount is set."""
         return {**self.guarantee, **self.deserved}
 
     @property

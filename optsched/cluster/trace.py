@@ -317,7 +317,7 @@ class _ClusterCapacity:
         num_fitting = sum(min(n, self._count_fitting(shape)) for shape, n in shapes.items())
         if num_fitting < least:
             tasks = f"{num_fitting} of its tasks fit" if num_fitting else "none of its tasks fits"
-            message = f"can never start: {tasks} into the whole cluster, even if it is empty"
+            message = f"can never start: {tasks} on the empty cluster"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
             # The gang needs at least the demand of its `least` tasks with the smallest requests.

@@ -63,7 +63,7 @@ REFUSED = [
     pytest.param(
         job(name="j_/"),
         [
-            "create job with name j_/ validate failed: metadata.name; write at most 63 letters, "
+            "create job with name j_/ validate failed: metadata.name; use at most 63 letters, "
             "digits, '-', '_' and '.', with a letter or digit at both ends"
         ],
         id="job name",
@@ -79,7 +79,7 @@ REFUSED = [
     pytest.param(
         job(task("A")),
         [
-            'spec.tasks[0].name: Invalid value: "A": write at most 63 lower-case letters, digits and '
+            'spec.tasks[0].name: Invalid value: "A": use at most 63 lower-case letters, digits and '
             "'-', with a letter or digit at both ends"
         ],
         id="task name",
@@ -239,7 +239,7 @@ REFUSED = [
     pytest.param(
         job(volumes=[{"mountPath": "/a", "volumeClaimName": "X"}]),
         [
-            "invalid VolumeClaimName X: spec.volumes[0].volumeClaimName; write at most 253 lower-case "
+            "invalid VolumeClaimName X: spec.volumes[0].volumeClaimName; use at most 253 lower-case "
             "letters, digits, '-' and '.', with a letter or digit at both ends"
         ],
         id="claim name",

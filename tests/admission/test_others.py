@@ -451,7 +451,7 @@ UNREADABLE = [
         "/cronjobs/validate",
         cron("c/"),
         [
-            "create job with name c/-0000000000 validate failed: metadata.name; write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            "create job with name c/-0000000000 validate failed: metadata.name; use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
         ],
         id="name of a CronJob",
     ),
@@ -609,7 +609,7 @@ UNREADABLE = [
         manifest("t", **job(task("A"), policies=[{"event": "x"}])["spec"]),
         [
             'spec.policies[0].event: "x" is not one of *, PodPending, PodRunning, PodFailed, PodEvicted, Unknown, JobUnknown, TaskCompleted, TaskFailed, OutOfSync, CommandIssued, JobUpdated',
-            "spec.tasks[0].name: Invalid value: \"A\": write at most 63 lower-case letters, digits and '-', with a letter or digit at both ends",
+            "spec.tasks[0].name: Invalid value: \"A\": use at most 63 lower-case letters, digits and '-', with a letter or digit at both ends",
             "spec.policies[0].action: Required value: write one of AbortJob, RestartJob, RestartTask, RestartPod, RestartPartition, TerminateJob, CompleteJob, ResumeJob",
         ],
         id="template",

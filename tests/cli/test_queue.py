@@ -167,7 +167,7 @@ def test_a_name_that_is_not_valid_is_refused_with_the_rule(cluster: FakeCluster)
     result = optsched("queue", "create", "ML2")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: queue ML2 was not created: the name is not valid; write at most 253 lower-case "
+        "Error: queue ML2 was not created: the name is not valid; use at most 253 lower-case "
         "letters, digits, '-' and '.', with a letter or digit at both ends\n",
     )
 

@@ -362,7 +362,7 @@ def test_a_namespace_that_does_not_exist_is_told_by_every_command(
             assert (result.stdout, result.stderr.count("\n")) == ("", 1), result.stderr
             assert name[:60] in result.stderr
             assert "regex" not in result.stderr
-            assert not is_new or "write at most 253 lower-case letters" in result.stderr
+            assert not is_new or "use at most 253 lower-case letters" in result.stderr
 
 
 @pytest.fixture

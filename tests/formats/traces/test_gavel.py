@@ -55,7 +55,7 @@ def test_jobs_are_gangs_that_run_for_their_steps(tmp_path: Path) -> None:
         (row(-7), "arrival_time: '-7' is not a number of seconds of zero or more"),
         (row("nan"), "arrival_time: 'nan' is not a number of seconds of zero or more"),
         (row(7, kind="GPT"), "job_type: 'GPT' has no throughput: name a job type that was"),
-        (row(7, 5, 99), "min_member: 99 can never start: 16 of its tasks fit into the whole"),
+        (row(7, 5, 99), "min_member: 99 can never start: 16 of its tasks fit on the"),
         (row(3), "at_ms: 3000 is out of order: the events around it are at 5000 ms"),
         (row(99999), "at_ms: 99995000 is out of order: the events around it are at 1000 ms"),
     ],
