@@ -720,6 +720,6 @@ def test_frameworks_find_each_other(room: Room) -> None:
         "RANK": "2",
     }
     with pytest.raises(
-        Refused, match=r"unable to find job plugin: x: spec\.plugins; known are env"
+        Refused, match=r"unable to find job plugin: x: spec\.plugins; known plugins: env"
     ):
         room.job(job(task("a"), name="odd", plugins={"x": []}))
