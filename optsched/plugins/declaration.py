@@ -48,8 +48,9 @@ class Argument:
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each item of a list. The names of these arguments
-        contain dots, such as `sra.enable` in a mapping or `strategies.0.name` in a list.
+        The arguments inside a mapping or inside each item of a list. The names of arguments inside
+        a mapping or list contain dots, such as `sra.enable` in a mapping or `strategies.0.name` in
+        a list.
     choices
         The accepted values of an argument of kind `CHOICE`.
 
@@ -102,8 +103,8 @@ class Plugin:
     meaning
         The purpose of the plugin in a few words, which `optsched` prints next to the name.
     arguments
-        The arguments that a configuration may set. Any other argument is reported as an error, with
-        its line in the file.
+        The arguments that a configuration may set. An argument that is not declared is reported as
+        an error, with its line in the file.
     build
         The function that builds the rules from checked arguments. The arguments include the
         switches `enableHierarchy` and `enableReclaimable`.

@@ -134,8 +134,8 @@ class NodeModel:
     problem
         The problem before evictions. Running tasks that may be evicted still use resources.
     gang_alone
-        The problem after the eviction of all tasks that may be evicted. It equals `problem` if the
-        model chooses no victims.
+        The problem after the eviction of all tasks that may be evicted. `gang_alone` equals
+        `problem` if the model chooses no victims.
     model
         The linear model with the variables and constraints added so far.
     supplied
@@ -163,7 +163,7 @@ class NodeModel:
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables that count the selected gangs' tasks on each node.
 
-        `gangs` (G,) is the mask of selected gangs. The rule must return these gangs in
+        `gangs` (G,) is the mask of selected gangs. The rule must return the selected gangs in
         `distinguish_gangs` and their task classes in `ties_nodes`. Raises `ValueError` if `form` is
         None.
         """
@@ -264,7 +264,7 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """True if `gang_key` is equal for all gangs of a gang class that use no resources.
 
-    A sort key that uses the age, name or estimate of a gang differs within a gang class. See
+    Sort keys that use a gang's age, name or estimate differ between gangs of the same class. See
     `solver.greedy.gang_classes`.
     """
 
@@ -481,7 +481,7 @@ class Constraint:
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether the nodes that a task class may use depend on other tasks on the nodes.
 
-        If so, only `constrain_nodes` models the rule exactly for this class.
+        If the result is True, only `constrain_nodes` models the rule exactly for this class.
         """
         return False
 

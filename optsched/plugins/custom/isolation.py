@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
-The module checks the results of every extension point. It records each failed call as a `Fault` and
-replaces the result with a safe default: a failed score or order has no effect, and a failed hard
-rule rejects placements. See docs/plugins.md.
+The module checks the results of every extension point. Each failed call is recorded as a `Fault`,
+and its result is replaced with a safe default: a failed score or order has no effect, and a failed
+hard rule rejects placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OWN_POINTS = frozenset(
 plugins."""
 
 BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""The solvers call these methods and `Rule.levels` only on built-in plugins."""
+"""Methods that, like `Rule.levels`, the solvers call only on built-in plugins."""
 
 HARMFUL = (Exception, SystemExit)
 """The exception types that the wrappers around custom code catch."""

@@ -434,7 +434,10 @@ class _AllocationRows:
     def _add_options(
         self, node: int, options: Sequence[Option], tasks: int, most: int
     ) -> list[list[Places]]:
-        """Add Σ_option chosen = tasks and, per device request, Σ allocated = number · chosen.
+        """Add constraints that choose an alternative per claim and allocate its devices.
+
+        The constraints are Σ_option chosen = tasks and, per device request, Σ allocated = number ·
+        chosen.
 
         Returns the `allocated` variables by alternative and device request.
         """
@@ -555,7 +558,7 @@ class _ClassClaims(NamedTuple):
 class _ClaimUse:
     """Node of the tasks that share a claim, their number, and how many of them need not wait.
 
-    The remaining tasks wait until terminating tasks end.
+    The other tasks that share the claim wait until terminating tasks end.
     """
 
     node: int = -1

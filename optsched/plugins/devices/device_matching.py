@@ -2,8 +2,8 @@
 
 A claim has one or more alternatives (`firstAvailable`). Each alternative has requests for a number
 of devices, and may have constraints between the devices. If no claim has alternatives or
-constraints, the allocation is a bipartite matching. Otherwise a search tries the claims' variants
-in order and solves a matching in each step.
+constraints, the allocation is a bipartite matching. If some claim has alternatives or constraints,
+a search tries the claims' variants in order and solves a matching in each step.
 """
 
 from __future__ import annotations

@@ -762,7 +762,10 @@ class _DeviceRows:
                 self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Add Σ_device v = number · tasks and v ≤ tasks, and return the (device, v) pairs."""
+        """Add variables v, the number of tasks on each device, and return (device, v) pairs.
+
+        The constraints are Σ_device v = number · tasks and v ≤ tasks.
+        """
         model = self._model
         open_devices = [
             i
@@ -801,7 +804,9 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add Σ w + held ≤ count · q and Σ q ≤ 1, which allow at most one geometry per device.
+        """Add constraints that each device has at most one MIG geometry.
+
+        The constraints are Σ w + held ≤ count · q and Σ q ≤ 1.
 
         A device with two geometries in use gets no task until only one of them is in use.
         """
@@ -875,7 +880,7 @@ class _DeviceRows:
 class _DeviceUsage(Greedy):
     """Tracks device usage while tasks are placed; devices are allocated in Volcano's order.
 
-    It keeps two states: the current usage, and the usage after terminating pods have ended. A
+    Two states are kept: the current usage, and the usage after terminating pods have ended. A
     nominated task that fits only in the second state gets devices there, and its usage is added to
     both states.
     """

@@ -59,7 +59,7 @@ _AT_ONCE = 4096
 class GpuClass:
     """A GPU class: the properties of a task that decide which GPUs it can use.
 
-    The properties are CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
+    A GPU class is defined by CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
     selection.
     """
 

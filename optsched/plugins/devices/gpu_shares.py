@@ -274,9 +274,9 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
     """Return the idle thousandths (N, D) after GPU shares and then whole GPUs have been allocated.
 
-    GPU shares are (node, thousandths) pairs. They are allocated in descending order, each on the
-    fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is the number of
-    unused GPUs to allocate whole on each node.
+    GPU shares are (node, thousandths) pairs. GPU shares are allocated in descending order, each on
+    the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is the
+    number of unused GPUs to allocate whole on each node.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):

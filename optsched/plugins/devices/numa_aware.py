@@ -335,7 +335,9 @@ _Terms: TypeAlias = "list[tuple[int, int]]"
 def _choose_cells(
     model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
 ) -> list[dict[int, _Terms]]:
-    """Add Σ_option v = tasks for each container, which chooses one set of NUMA nodes per task.
+    """Add constraints that choose one set of NUMA nodes for each task of a container.
+
+    Per container, Σ_option v = tasks.
 
     `containers` lists, for each container, its request, the variable that counts its tasks, and the
     maximum number of tasks. Returns the (variable, amount) pairs of each set of NUMA nodes, for
@@ -397,7 +399,7 @@ def _split_requests(
 class _NumaUsage(Greedy):
     """Tracks idle amounts of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    It keeps two states: the idle amounts, and the future idle amounts, after terminating pods have
+    Two states are kept: the idle amounts, and the future idle amounts, after terminating pods have
     ended. A nominated task that fits only in the second state gets NUMA nodes there, and its
     amounts are subtracted from both states. If `rule` is None, no nodes are scored.
     """

@@ -92,7 +92,9 @@ class Proportions(Rule):
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ request · u − Σ max(kept · device − request, 0) · u ≤ slack, per node.
+        """Add constraints that leave resources for the idle devices of each node.
+
+        Per node, Σ request · u − Σ max(kept · device − request, 0) · u ≤ slack.
 
         The first sum is over task classes without devices, the second over task classes with
         devices. The variable u counts the tasks of a class on a node. The constraint of a node is

@@ -455,8 +455,8 @@ class _Shares:
         which the queue has a deserved share.
 
         If `_by_use` is True, victims are also grouped by the units that use further resources with
-        a deserved share. The queue may then exceed its share of any resource of these units
-        instead.
+        a deserved share. The queue may then exceed its share of any resource that one of the units
+        uses instead.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

@@ -269,7 +269,7 @@ class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims that the budgets allow, ignoring budgets that yield to guarantees.
 
-        `Victims` lets only reclaims within a guarantee exceed these budgets.
+        `Victims` lets only reclaims within a guarantee exceed budgets that yield to guarantees.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)

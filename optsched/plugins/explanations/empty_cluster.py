@@ -333,7 +333,7 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask, number of domains) pairs; a domain fits one pod of the mask's items."""
+        """Return (mask, number of domains) pairs: per domain, one pod of the mask's items fits."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -395,8 +395,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. So all resources are first made unlimited, and
-            # those that make no difference are limited again.
+            # Comparing many resources takes minutes. If many resources are requested, all are first
+            # made unlimited, and those that make no difference are limited again.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

@@ -450,7 +450,7 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
 
 
 def _add_refusals(refusals: list[tuple[int, str]]) -> str:
-    """Return a clause that lists why nodes are excluded; empty without such reasons."""
+    """Return a clause that lists why nodes are excluded; empty if no node is excluded."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

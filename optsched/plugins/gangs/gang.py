@@ -105,7 +105,9 @@ class Gang(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h], in total and per role.
+        """Add constraints that started gangs place their minimum, in total and per role.
+
+        The constraints are x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h].
 
         These constraints are omitted for gangs that place all tasks or none, because their x equals
         count · y. Further constraints keep placements and minResources within the idle amounts.
@@ -205,7 +207,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add Σ x[f] − need · y ≥ 0 over the sets f of equal tasks of a gang class."""
+    """Add the constraint Σ x[f] ≥ need · y over the sets f of equal tasks of a gang class."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -388,7 +390,10 @@ class SubGroups(Rule):
         return gangs
 
     def encode(self, form: Formulation) -> None:
-        """Add x[f] ≤ count[f] · s[p], Σ_{f ∈ p} x[f] ≥ need[p] · s[p], and Σ_p s[p] ≥ groups · y.
+        """Add constraints that started subgroups place their minimums and suffice for the gang.
+
+        The constraints are x[f] ≤ count[f] · s[p], Σ_{f ∈ p} x[f] ≥ need[p] · s[p], and Σ_p s[p] ≥
+        groups · y.
 
         s[p] ∈ {0, 1} is 1 if subgroup p starts. The constraints are omitted for gangs that place
         all tasks or none.
@@ -450,8 +455,8 @@ def _open_parts(shape: GangShape) -> list[int]:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    Before a gang's first placement, these tasks are its minimum, in task order; later they are a
-    single task.
+    Before a gang's first placement, the returned tasks are its minimum, in task order; later they
+    are a single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])

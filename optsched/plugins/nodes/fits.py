@@ -65,7 +65,7 @@ class Fits(Rule):
                     yield Violation(self.name, f"node {name}", detail)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
+        """Limit requests to idle amounts: Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return

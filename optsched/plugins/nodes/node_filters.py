@@ -161,7 +161,7 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ supplied[c, n] ≤ 1 over the classes of each port and each conflicting port pair."""
+        """Place at most one task per node for each host port and each conflicting pair of ports."""
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         relations = problem.relations
         classes_of: dict[int, list[int]] = {p: [] for p in range(len(relations.ports))}

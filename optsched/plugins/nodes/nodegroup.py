@@ -170,7 +170,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ request[c, r] · supplied[c, n] ≤ limit − held + released, per queue and group."""
+        """Limit usage per group: Σ request[c, r] · supplied[c, n] ≤ limit − held + released."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()

@@ -140,7 +140,7 @@ def _is_restart(shape: GangShape) -> bool:
 class _TierLevel:
     """A level that sums weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
 
-    A policy may have one such level per tier.
+    A policy may have one level of this kind per tier.
     """
 
     name: str

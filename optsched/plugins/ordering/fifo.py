@@ -273,7 +273,8 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    The second element is the class for the first gang of each class, and -1 for all other gangs.
+    The second element of a pair is the class for the first gang of each class, and -1 for all other
+    gangs.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
     last: int | None = None  # the variable that is 1 only if all gangs so far are placed

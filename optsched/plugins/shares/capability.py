@@ -153,8 +153,8 @@ class Capability(Rule):
 def find_ceilings(problem: Problem) -> I64:
     """Return each queue's capability (Q, R) minus the usage of its terminating pods.
 
-    The amount is `UNLIMITED` for queues without a capability. It is negative if the usage of
-    terminating pods exceeds the capability.
+    The amount is `UNLIMITED` for queues without a capability. The amount is negative if the usage
+    of terminating pods exceeds the capability.
     """
     most, held = problem.queues.capability, problem.derived(held_by_terminating)
     return np.where(most < UNLIMITED, most - held, UNLIMITED)

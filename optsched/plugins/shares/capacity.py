@@ -165,9 +165,9 @@ class _Order(Greedy):
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
 
         The gang's queue must stay within its deserved amounts of all requested resources that the
-        victim uses. Volcano requires this only for one of these resources. With Volcano's rule, two
-        queues that each exceed their deserved amount of one resource evict each other's pods
-        repeatedly.
+        victim uses. Volcano requires this for only one requested resource that the victim uses.
+        With Volcano's rule, two queues that each exceed their deserved amount of one resource evict
+        each other's pods repeatedly.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])

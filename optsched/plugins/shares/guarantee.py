@@ -94,7 +94,11 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ_top-level claim ≤ cluster, claim ≥ guarantee, and claim ≥ usage + Σ_child claim."""
+        """Add constraints that the committed amounts (claim) fit the cluster.
+
+        The constraints are Σ_top-level claim ≤ cluster, claim ≥ guarantee, and claim ≥ usage +
+        Σ_child claim.
+        """
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues
         queue = gangs.queue_of[gangs.gang_class_of]
@@ -186,7 +190,7 @@ class _Claims:
     Attributes
     ----------
     total
-        The sum of the committed amounts of all top queues.
+        The sum of the committed amounts of all top-level queues.
     pool
         The cluster total minus the usage of pods outside gangs, but at least the initial `total`.
 

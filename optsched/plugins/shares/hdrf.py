@@ -1,7 +1,7 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-The rule `HierarchicalDrf` orders queues. Its objective levels are the shortfalls from ideal shares
-at each depth of the tree.
+The rule `HierarchicalDrf` orders queues. The objective levels of the rule are the shortfalls from
+ideal shares at each depth of the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.

@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
 is halved after each half-life, as in Slurm's multifactor priority, and added to the current usage.
-The order of queues and the objective levels use this sum.
+The order of queues and the objective levels use the sum of current and past usage.
 """
 
 from __future__ import annotations

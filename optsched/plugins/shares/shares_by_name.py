@@ -264,10 +264,11 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the remaining total, the total weight, and the queues whose bounds are not binding.
 
-    The shares of these queues are the remaining total, divided by weight. In each round, queues
-    with binding bounds get their bounds, and the rest of the total is divided again. The floors are
-    binding if the total shortage below them is at least the total excess above the ceilings. The
-    ceilings are binding if the total excess is at least the total shortage.
+    The shares of the queues whose bounds are not binding are the remaining total, divided by
+    weight. In each round, queues with binding bounds get their bounds, and the rest of the total is
+    divided again. The floors are binding if the total shortage below them is at least the total
+    excess above the ceilings. The ceilings are binding if the total excess is at least the total
+    shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Level: the shortfall below the targets, summed over targets and resources, in steps.
+    """Level: the shortfall below the targets, summed over targets and resources.
 
     Attributes
     ----------

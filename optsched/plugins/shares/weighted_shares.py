@@ -75,7 +75,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
     The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
     The direct gangs of an inner queue take part in the division like a child queue. Shares are
-    rounded down. Unlike deserved shares, these shares do not depend on the requests of gangs.
+    rounded down. Unlike deserved shares, weighted shares do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
     has_own = np.zeros(len(queues.names), np.int64)

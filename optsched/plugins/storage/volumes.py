@@ -338,7 +338,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """A volume with zone or region labels is reachable only from nodes in these zones."""
+    """A volume with zone or region labels is reachable only from nodes with matching labels."""
 
     name = "volume-zone"
     hard_switch = Switch.PREDICATE
@@ -441,7 +441,7 @@ class VolumeFill(Rule):
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
         """Return a score from 0 to 100 for (requested bytes, volume) pairs.
 
-        The score is the mean over the storage classes of these volumes.
+        The score is the mean over the volumes' storage classes.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:

@@ -313,7 +313,8 @@ class _SelectedCounts(Greedy):
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
                 # If no domain has a selected pod, pods that select each other may start in a domain
-                # with nominated pods of the term. Without such pods, they may start in any domain.
+                # with nominated pods of the term. Without nominated pods of the term, they may
+                # start in any domain.
                 near = _in_domains(problem, m, selected)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near

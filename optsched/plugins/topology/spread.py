@@ -107,7 +107,9 @@ class Spread(Rule):
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
+        """Add constraints on the pod count of each domain.
+
+        For each domain d, least ≤ count[d] and count[d] ≤ least + maxSkew.
 
         The maxSkew constraint is enforced only if a task with the spread constraint is placed in
         domain d.
