@@ -135,7 +135,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
 
 
 def _default_minimum(task: Raw) -> int:
-    """Return the default of a task's `minAvailable`, which is the same as in `api.job`."""
+    """Return the default `minAvailable` of a task, as `api.job` computes it."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
         minimum = _read_count(partition.get("minPartitions")) * _read_count(

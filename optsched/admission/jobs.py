@@ -112,8 +112,8 @@ def _check_change(review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # Admission sets the defaults again if a manifest without them is applied again, so missing
-    # defaults are not changes.
+    # If a manifest without the defaults is applied again, admission sets them again. A missing
+    # default is therefore no change.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )

@@ -51,7 +51,10 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest topology tier that a gang's pods may span; no limit if neither form is set."""
+    """The highest topology tier that a gang's pods may span.
+
+    If neither `highest_tier` nor `highest_tier_name` is set, there is no limit.
+    """
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None

@@ -134,7 +134,7 @@ class Node(_CacheOwner):
     def offer(self, resource: str) -> int:
         """Return the allocatable amount of one resource.
 
-        Queue quotas on DeviceClasses (`deviceclass/…`) have no limit on nodes, because the devices
+        For a queue quota on a DeviceClass (`deviceclass/…`), it is unlimited, because the devices
         themselves are allocated to claims.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0

@@ -212,7 +212,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Yield the PodGroups of pods that waited for this queue, named by pod or by namespace."""
+        """Yield the PodGroups of pods whose annotation or namespace names this queue."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)

@@ -51,7 +51,7 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 
 
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
-    """Return the controllers that the words of `--controllers` select, as in Volcano.
+    """Return the controllers that the option `--controllers` selects, as in Volcano.
 
     `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
     queue-controller, are accepted. Unknown excluded names are ignored. Raises ValueError if a
