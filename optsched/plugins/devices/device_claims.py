@@ -543,9 +543,10 @@ class _ClassClaims(NamedTuple):
     own
         Requests of the claims that each task has separately.
     shared
-        Keys of the named claims without allocated devices, which other tasks may share.
+        Keys of the unallocated ResourceClaims that the pods reference by name, which other tasks
+        may share.
     kept
-        Keys of the named claims with allocated devices.
+        Keys of the allocated ResourceClaims that the pods reference by name.
 
     """
 

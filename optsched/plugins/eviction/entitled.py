@@ -247,7 +247,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims by preemptor and lending queue; forbidden evictions are omitted."""
+    """Return the reclaims, keyed by preemptor and lending queue, without forbidden evictions."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)

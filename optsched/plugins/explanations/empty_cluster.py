@@ -41,7 +41,7 @@ HOST: Final = "kubernetes.io/hostname"
 
 
 class Item(NamedTuple):
-    """All pending pods of a gang that share a role and a task class."""
+    """The pending pods of a gang that have the same role and task class."""
 
     task_class: int
     role: str

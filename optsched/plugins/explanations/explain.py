@@ -70,7 +70,7 @@ class Explainer:
     _views: dict[int, _View] = field(default_factory=dict, init=False)
 
     def reason(self, gang: int) -> Reason:
-        """Return why a gang places none, or no more, of its pending tasks.
+        """Return why a gang places none of its pending tasks, or only some of them.
 
         `gang` is the index of a gang that no rule blocks.
         """

@@ -1,7 +1,8 @@
 """Reservations for gangs that have waited too long: no other gang may delay their start.
 
 Mathematics: models/formulation/reservation.md. The rule is always enabled but has no effect in
-snapshots without reservations. With one reservation, it is EASY backfilling (Lifka, JSSPP 1995).
+snapshots without reservations. With one reservation, the rule performs EASY backfilling (Lifka,
+JSSPP 1995).
 """
 
 from __future__ import annotations

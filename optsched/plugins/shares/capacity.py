@@ -128,8 +128,8 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first.
 
-        Next come queues that share more ancestors with the reclaiming queue (Volcano
-        `VictimQueueOrderFn`).
+        Ties are broken by the number of ancestors shared with the reclaiming queue, most first
+        (Volcano `VictimQueueOrderFn`).
         """
         shared = self._above[queue] & self._above[claimer]
         return (-float(self._returns_first[queue]), -float(len(shared)))

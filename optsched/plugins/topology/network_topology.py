@@ -207,7 +207,8 @@ class NetworkTopology(Rule):
 
         The score of a node decreases with the tier of the lowest domain that contains the node and
         the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
-        child domains, the scores of nodes in child domains increase with this fraction.
+        child domains, the score also increases with the fraction of the gang's tasks in the node's
+        leaf domain.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -271,7 +272,7 @@ class NetworkTopology(Rule):
         return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return a reason if no allowed domain has capacity for all pods, else None."""
+        """Return a reason if no allowed domain has capacity for all pods of the gang, else None."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
