@@ -134,7 +134,7 @@ MEANINGS: Final = (
     (
         4,
         "commands on files: a file could not be written; on a cluster: an object already exists, "
-        "is still in use, or has already finished",
+        "is still in use, or has finished",
     ),
     (5, "the user lacks a permission"),
     (6, "the cluster cannot be reached: no response, or an invalid kubeconfig"),

@@ -1,7 +1,7 @@
 """Volcano's old commands: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, `-n` is the namespace and
-`-N` the name.
+In Volcano's old commands, `-n` is the name and `-N` the namespace. In `vcctl`, `-n` is the
+namespace and `-N` the name.
 """
 
 from __future__ import annotations

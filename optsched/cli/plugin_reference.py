@@ -1,9 +1,8 @@
 """Generate the tables of docs/configuration.md and the index of models/formulation.
 
-`python -m optsched.cli.plugin_reference` rewrites both files. The tables of plugins, levels,
-actions and arguments come from their declarations in code. Each page in
-models/formulation ends with a line that begins with `**Index.**`; this line becomes the page's row
-in the index.
+`python -m optsched.cli.plugin_reference` rewrites the tables and the index. The tables of plugins,
+levels, actions and arguments come from their declarations in code. Each page in models/formulation
+ends with a line that begins with `**Index.**`; this line becomes the page's row in the index.
 """
 
 from __future__ import annotations

@@ -101,9 +101,12 @@ def test_reasons_of_what_did_not_finish_are_named(tmp_path: Path) -> None:
     lines = [line for line in result.stdout.splitlines() if " unfinished: " in line]
     for model in ("volcano-compatible", "shortest-remaining"):
         [waiting, running] = [line for line in lines if line.startswith(model)]
-        assert waiting.startswith(f"{model}: 2 jobs unfinished: NotEnoughResources, as train/big: ")
+        assert waiting.startswith(
+            f"{model}: 2 jobs unfinished: NotEnoughResources, for example train/big: "
+        )
         assert running == (
-            f"{model}: 1 job unfinished: Running, as train/r: still runs at the end of the replay"
+            f"{model}: 1 job unfinished: Running, for example train/r: "
+            "still runs at the end of the replay"
         )
     cells = json.loads((out / "comparison.json").read_text())["cells"]
     for cell in cells:

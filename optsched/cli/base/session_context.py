@@ -1,8 +1,8 @@
 """Plugins, policy, session context and garbage collection for commands that run sessions.
 
 A session creates many small objects that live until it ends. With Python's default thresholds, the
-garbage collector traverses all these objects repeatedly, which takes a fifth of a large session's
-time.
+garbage collector repeatedly traverses the objects of a session, which takes a fifth of the time of
+a large session.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class DryRun:
     async def create(self, kind: Kind, obj: Raw) -> Raw:
         """Return an object as mutated by admission, or unchanged if no dry run succeeded.
 
-        Raises KubeError if no dry run is possible, and `Failure` if a job of this name already
-        exists.
+        Raises KubeError if no dry run is possible, and `Failure` if the cluster already has a
+        job with the same name.
         """
         from optsched.kube.client.errors import AlreadyExists, ApiError
 

@@ -154,7 +154,7 @@ class Usage:
         allowed, used, request = first.texts()
         message = (
             f"{what} not created: the ResourceQuota {first.quota} allows {allowed}: {used} are in "
-            f"use with the other pods, one more pod requests {request}"
+            f"use including the other pods, and one more pod requests {request}"
         )
         return kept, Reason(ReasonCode.QUOTA, message)
 
@@ -487,7 +487,7 @@ async def _rehearse(
     """Dry-run a gang and return it as mutated by admission.
 
     `added` holds the kinds and names of objects that the files add to the cluster. The API server
-    does not know these objects, so a gang that names one of them gets no dry run.
+    does not know the added objects, so a gang that names one of them gets no dry run.
     """
     objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
     specs = [obj.get("spec") or {} for obj in objects]

@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 If an argument is a file in a benchmark format, `optsched solve` passes all arguments to the command
-for that format. This module also defines the options that these benchmark commands share.
+for that format. This module also defines the options that all benchmark commands share.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that, for benchmark files, runs the command for their format instead."""
+    """A command that runs a benchmark format's command if an argument is a file in that format."""
 
     def make_context(
         self,

@@ -110,7 +110,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     for model in comparison.models:
         for each in comparison.reasons(model):
             unfinished = f"{count_noun(each.num_gangs, 'job')} unfinished"
-            line = f"{model}: {unfinished}: {each.code}, as {each.example}: {each.message}"
+            line = f"{model}: {unfinished}: {each.code}, for example {each.example}: {each.message}"
             print_text(console, line, "")
     if len(comparison.models) < 2:
         return

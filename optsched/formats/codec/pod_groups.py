@@ -139,7 +139,7 @@ def gang_of_group(
 
 
 def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
-    """Return whether a PodGroup was created for existing pods and all of these are deleted.
+    """Return whether a PodGroup was created for existing pods that have all been deleted.
 
     A PodGroup without pods exists as long as its owner, for example a suspended or failed Job. The
     PodGroup must neither reserve resources nor be enqueued, because its owner creates pods without

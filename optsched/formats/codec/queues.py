@@ -4,7 +4,7 @@ Annotations hold the overuse tolerance (`volcano.sh/overuse-tolerance`), the lim
 and the past usage (`optsched.io/usage`). An example of a usage annotation is
 `{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. `resourceSeconds`
 holds base units (thousandths of CPUs, bytes, counts) times seconds, as of the time `at`. Reading
-and writing preserve these numbers exactly.
+and writing preserve `resourceSeconds` exactly.
 """
 
 from __future__ import annotations

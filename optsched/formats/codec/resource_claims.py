@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
 Kubernetes: k8s.io/api/resource/v1, KEP-4381. In v1beta1, requests lack the field `exactly`, and
-devices have an additional field `basic`. This module reads all three versions.
+devices have an additional field `basic`. This module reads v1, v1beta2 and v1beta1.
 """
 
 from __future__ import annotations
@@ -549,6 +549,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in created:
-            # If the pod's status lists this reference without a claim name, the pod needs no claim.
+            # If the pod's status lists the name without a claim, the template needs no claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

@@ -1,6 +1,7 @@
 """Annotations that make snapshot dumps lossless: they hold state that has no field in manifests.
 
-Users do not write these annotations. A tool that measures node load may write `optsched.io/load`.
+optsched writes the annotations, except that a tool that measures node load may write
+`optsched.io/load`.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
     """Drop the annotations of an object that are valid only in snapshot dumps.
 
-    An object without such annotations is returned unchanged. Any tenant may write annotations, so
-    these must have no effect in a live cluster.
+    An object without snapshot annotations is returned unchanged. Any tenant may write annotations,
+    so snapshot annotations must have no effect in a live cluster.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None

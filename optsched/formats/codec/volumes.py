@@ -248,7 +248,7 @@ def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """Return a volume that can still be bound, or None if it is invalid or cannot be bound."""
+    """Return a volume as an offer for claims, or None if it is invalid or cannot be bound."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)

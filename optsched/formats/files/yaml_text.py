@@ -1,10 +1,10 @@
 """Read YAML and JSON text one document at a time, and write YAML; only this module uses PyYAML.
 
-Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so a manifest has the
-same meaning for both programs. For example, `yes` and `on` are true, `010` is 8, timestamps are
-strings, and keys are always strings. One difference: `y` and `n` are strings, as in PyYAML and YAML
-1.2, because users choose them as names. kubectl rejects a manifest with `name: y`. The parser is
-libyaml if PyYAML was built with it.
+Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so kubectl and
+optsched read a manifest in the same way. For example, `yes` and `on` are true, `010` is 8,
+timestamps are strings, and keys are always strings. One difference: optsched reads `y` and `n` as
+strings, as in PyYAML and YAML 1.2, because users choose them as names. kubectl rejects a manifest
+with `name: y`. The parser is libyaml if PyYAML was built with it.
 """
 
 from __future__ import annotations

@@ -247,9 +247,9 @@ class GangStore:
     def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
         """Return why a bare pod must wait for a PodGroup before it starts in a queue, or None.
 
-        Admission checks access to the queue only when a bare pod is created. Its queue, or the
-        queue's access lists, may have changed since. When controllers create a PodGroup for the
-        pod, admission checks access again.
+        Admission checks access to the queue only when a bare pod is created. The pod's queue, or
+        the access lists of the queue, may have changed since the pod's creation. When controllers
+        create a PodGroup for the pod, admission checks access again.
         """
         if task.status.holds_resources or task.status in AT_THEIR_END or not pod.submitters:
             return None
@@ -334,7 +334,7 @@ class GangStore:
         """Keep a gang in the queue in which it was admitted while any of its pods holds resources.
 
         The deletion of a PodGroup, or a change of its queue, does not release resources in use. If
-        the scheduler starts after such a change, it reads the queue from the pods' annotations.
+        the scheduler starts later, it reads the queue from the annotations of the pods.
         """
         holding = () if gang is None else [t for t in gang.tasks if t.status.holds_resources]
         if gang is None or not holding:

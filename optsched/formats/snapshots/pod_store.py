@@ -1,12 +1,12 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
-Without the admission webhook, a user with the role `edit` may change any annotation of a pod.
-Therefore the devices of a pod are recorded when it is bound, and do not change later. The record
-comes from the binder of this process, or from the condition that another binder wrote
+Without the admission webhook, a user with the role `edit` may change any annotation of a pod. The
+devices of a pod are therefore recorded when it is bound, and do not change later. The record comes
+from the binder of this process, or from the condition that another binder wrote
 (`device_condition`). Without a binder's record or condition, the devices are read from the
-annotations of the pod when it was first seen on its node. A pod without a record or
-condition holds no device in two cases: it was created with a node, so no scheduler bound it, or its
-scheduler is not known to allocate devices.
+annotations of the pod when it was first seen on its node. A pod without a record or condition holds
+no device in two cases: it was created with a node, so no scheduler bound it, or its scheduler is
+not known to allocate devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Encode a snapshot as objects that `assemble` converts back to an equal snapshot.
 
-Values are written to API fields where such fields exist. Annotations (see `snapshot_annotations`)
-hold other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
+A value that has an API field is written to the field. Annotations (see `snapshot_annotations`) hold
+all other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
 other fields that no scheduler reads are invented.
 """
 

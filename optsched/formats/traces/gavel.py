@@ -105,7 +105,7 @@ def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], fl
         case _:
             raise ValueError(f"{text[:_LONGEST_KEY]} is not a pair of job type and number of GPUs")
     if "null" not in row:
-        raise ValueError(f"{text[:_LONGEST_KEY]} has no rate without a second job (null)")
+        raise ValueError(f"{text[:_LONGEST_KEY]} has no rate for a job that runs alone (null)")
     rate = float(row["null"])
     if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
         raise ValueError(f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more")

@@ -87,7 +87,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     gangs = {g.key: g for g in _read(pods, "Pod", _POD_COLUMNS, reader.gang, problems)}
     if not machines or not gangs:
         empty = pods if machines else node_file
-        raise InstanceError(f"{empty}: there is no row in this table that can be read", problems)
+        raise InstanceError(f"{empty}: this table has no valid row", problems)
     snapshot = Snapshot(
         taken_ms=max(gang.created_ms for gang in gangs.values()),
         nodes=tuple(machines[name] for name in sorted(machines)),
@@ -164,7 +164,7 @@ def read_openb_rows(
     rows = sorted(_read(pods, "Pod", _POD_COLUMNS, _pod_row, problems), key=lambda r: r.name)
     if not machines or not rows:
         empty = pods if machines else node_file
-        raise InstanceError(f"{empty}: there is no row in this table that can be read", problems)
+        raise InstanceError(f"{empty}: this table has no valid row", problems)
     return tuple(machines), tuple(rows), tuple(problems)
 
 

@@ -92,7 +92,7 @@ def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match="these throughputs cannot be read: '\\(' was never"):
         read_throughputs(rates)
     rates.write_text("""{"v100": {"('LM', 1)": {}}}""")
-    with pytest.raises(InstanceError, match=r"\('LM', 1\) has no rate without a second job"):
+    with pytest.raises(InstanceError, match=r"\('LM', 1\) has no rate for a job that runs alone"):
         read_throughputs(rates)
     rates.write_text("{")
     with pytest.raises(InstanceError, match="these throughputs cannot be read"):

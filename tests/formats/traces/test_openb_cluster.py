@@ -129,7 +129,7 @@ def test_the_node_list_may_be_elsewhere(tmp_path: Path):
     ("pods", "nodes", "message"),
     [
         ("name,cpu\n", NODES, "an openb pod list: it has no column cpu_milli, memory_mib, num_gpu"),
-        (HEAD, NODES, "openb_pod_list_mine.csv: there is no row in this table that can be read"),
+        (HEAD, NODES, "openb_pod_list_mine.csv: this table has no valid row"),
         (f"{HEAD}p,1,1,0,0,,LS,Running,5\n", "sn\n", "an openb node list: it has no column cpu"),
         ("", NODES, "not an openb pod list"),
     ],

@@ -1,8 +1,8 @@
 """The pod condition that records the GPU shares and NUMA cells with which a pod was bound.
 
 A binder writes the condition to `pods/status` before it binds the pod. The role `edit` does not
-permit writes to `pods/status`. Annotations also name the devices, for device plugins, but the
-pod's user may change annotations.
+permit writes to `pods/status`. Annotations name the devices for device plugins, but are not
+reliable, because the pod's user may change them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_device_condition(
 ) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]] | None:
     """Read the GPU shares and NUMA cells with which a pod was bound to a node.
 
-    The result is None if no condition records a bind to this node, or if its message is invalid.
+    The result is None if no condition records a binding to `node`, or if its message is invalid.
     """
     status = pod.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None

@@ -130,7 +130,7 @@ def plugin_annotations_key(
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """Return the PodGroup whose pods must not share vGPUs; empty for a pod without this policy."""
+    """Return the PodGroup whose pods must not share vGPUs; "" without the spread policy."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
