@@ -35,6 +35,9 @@ FREE: Final = 40
 MOST: Final = 10_000
 """Maximum total cost of the costly gangs in one session; the first gang may exceed it."""
 
+MOST_OF_GANG: Final = 50_000
+"""Maximum cost of a gang; no session considers a gang that costs more."""
+
 SELECTED_PER_COST: Final = 50
 """Number of different pending pods that a term selects at a cost of 1."""
 
@@ -53,8 +56,9 @@ LEFT: Final = Reason(
 
 
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which gangs beyond the cost limit wait for a later session.
+    """Return the snapshot in which gangs beyond the cost limits wait for a later session.
 
+    A gang that costs more than `MOST_OF_GANG` waits until its pods are changed.
     Gangs are chosen from the namespaces round-robin; within a namespace, the first gang changes
     over time. Partially started gangs precede the other gangs of their namespace. Pods with equal
     requests and constraints are counted once, and so are equal terms. Returns the same snapshot if
@@ -77,19 +81,32 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
         total |= costs
     if sum(total.values()) <= MOST:
         return snapshot
+    left: dict[str, Reason] = {}
+    for gang, costs in costly:
+        if (cost := sum(costs.values())) > MOST_OF_GANG:
+            left[gang.key] = _too_costly(cost)
+    costly = [each for each in costly if each[0].key not in left]
     considered: set[TaskShape | RelatedTerm] = set()
-    spent, left = 0, set()
+    spent = 0
     for gang, costs in _in_turns(costly, snapshot.taken_ms // TURN_MS):
         cost = sum(n for cause, n in costs.items() if cause not in considered)
         if cost and considered and spent + cost > MOST:
-            left.add(gang.key)
+            left[gang.key] = LEFT
             continue
         spent += cost
         considered |= costs.keys()
     if not left:
         return snapshot
-    gangs = tuple(replace(g, problem=LEFT) if g.key in left else g for g in snapshot.gangs)
+    gangs = tuple(replace(g, problem=left[g.key]) if g.key in left else g for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
+
+
+def _too_costly(cost: int) -> Reason:
+    message = (
+        f"the terms of affinity and spread, volume claims and resources of its pods cost {cost}: "
+        f"use at most {MOST_OF_GANG}, with fewer of them or the same in all pods"
+    )
+    return Reason(ReasonCode.INVALID_POD, message)
 
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:

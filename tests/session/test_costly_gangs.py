@@ -15,13 +15,14 @@ from optsched.session.costly_gangs import (
     FREE,
     LEFT,
     MOST,
+    MOST_OF_GANG,
     SELECTED_PER_COST,
     TURN_MS,
     without_costly_gangs,
 )
 from optsched.session.session import SessionContext, run_session
-from tests.formats.objects import mounting, node, pod, queue
-from tests.plugins.test_device_claims import POLICY
+from tests.formats.objects import group, mounting, node, pod, queue
+from tests.plugins.test_device_claims import GROUP, POLICY
 from tests.session.test_dear_objects import PREFERRED, REQUIRED, near, resources
 
 if TYPE_CHECKING:
@@ -246,3 +247,15 @@ def test_pods_of_one_shape_cost_as_much_as_one() -> None:
 def test_usual_pods_are_always_considered() -> None:
     snapshot = crowd(lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n, 3)}}}, 400)
     assert without_costly_gangs(snapshot) is snapshot
+
+
+def test_a_gang_that_takes_too_long_alone_waits_and_says_why() -> None:
+    pods = [
+        pod(f"p{i:03d}", FAMILIES["anti-affinity"](i), annotations={GROUP: "g"}) for i in range(200)
+    ]
+    snapshot = assemble([node("n1"), group("g", {"minMember": 1}), *pods, pod("plain")]).snapshot
+    report = run_session(snapshot, POLICY, SessionContext(period_ms=1000))
+    assert set(report.plan.binds) == {"ns/plain"}
+    told = str(report.plan.pending["ns/g"])
+    assert told.startswith("InvalidPod: the terms of affinity and spread, volume claims and resour")
+    assert f"use at most {MOST_OF_GANG}, with fewer of them" in told

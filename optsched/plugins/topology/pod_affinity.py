@@ -90,12 +90,11 @@ class PodAffinity(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """Filter out nodes by anti-affinity between the tasks and residents, in both directions."""
-        relations = problem.relations
-        if not relations.terms:
+        if not problem.relations.terms:
             return None
         allowed = np.ones(problem.num_nodes, np.bool_)
         for group in _anti_affinity_of(problem, task_class):
-            allowed &= ~group.find_excluded_nodes(problem, relations.selected, relations.carried)
+            allowed &= ~group.find_excluded_nodes(problem, *problem.derived(_find_residents))
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
@@ -182,14 +181,20 @@ class _AntiAffinity:
     carried: I64
     selecting: I64
 
-    def find_excluded_nodes(self, problem: Problem, selected: I64, carried: I64) -> Bool:
+    def find_excluded_nodes(self, problem: Problem, has_selected: Bool, has_carrier: Bool) -> Bool:
         """Return the mask (N,) of nodes in domains that a task of the class must not use.
 
-        `selected` and `carried` are counts (M, N) as in `Relations`.
+        `has_selected` and `has_carrier` are masks (M, N): whether a node has a pod that the term
+        selects, and whether it has a pod that carries the term.
         """
-        is_taken: Bool = np.logical_or.reduce(selected[self.carried] > 0)
-        is_taken |= np.logical_or.reduce(carried[self.selecting] > 0)
+        is_taken: Bool = np.logical_or.reduce(has_selected[self.carried])
+        is_taken |= np.logical_or.reduce(has_carrier[self.selecting])
         return _in_domains(problem, self.m, is_taken)
+
+
+def _find_residents(problem: Problem) -> tuple[Bool, Bool]:
+    """Return masks (M, N) of nodes with residents that a term selects, or that carry the term."""
+    return problem.relations.selected > 0, problem.relations.carried > 0
 
 
 def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
@@ -278,6 +283,49 @@ def _carried_by_pending(problem: Problem) -> set[int]:
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
 
+class _TermCounts:
+    """Counts (M, N) of pods per term and node.
+
+    The masks (M, N) `is_positive` and `stays_positive` are kept up to date with the counts, because
+    a class may have to read the rows of thousands of terms.
+
+    Attributes
+    ----------
+    counts
+        All pods.
+    leaving
+        The pods among them that terminate or are evicted.
+    is_positive
+        Whether there are pods.
+    stays_positive
+        Whether there are pods that do not leave.
+
+    """
+
+    def __init__(self, counts: I64, staying: I64) -> None:
+        self.counts = counts.copy()
+        self.leaving = counts - staying
+        self.is_positive: Bool = counts > 0
+        self.stays_positive: Bool = staying > 0
+
+    def add(self, terms: I64, nodes: I64, numbers: I64) -> None:
+        """Add `numbers` (n,) pods on `nodes` (n,) to each of the `terms` (m,)."""
+        if len(terms):
+            at = terms[:, None], nodes
+            np.add.at(self.counts, at, numbers)
+            self._refresh(at)
+
+    def release(self, terms: I64, node: int, number: int) -> None:
+        """Count `number` more pods of a node as leaving, for each of the `terms` (m,)."""
+        self.leaving[terms, node] += number
+        self._refresh((terms, node))
+
+    def _refresh(self, at: tuple[I64, I64 | int]) -> None:
+        counts = self.counts[at]
+        self.is_positive[at] = counts > 0
+        self.stays_positive[at] = counts > self.leaving[at]
+
+
 class _SelectedCounts(Greedy):
     """Counts, per node, the pods that each term selects and the pods that carry each term.
 
@@ -286,12 +334,10 @@ class _SelectedCounts(Greedy):
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._selected = problem.relations.selected.copy()
-        self._bound = self._selected.copy()
-        self._carried = problem.relations.carried.copy()
         later = without_terminating(problem).relations
-        self._selected_leave = self._selected - later.selected
-        self._carried_leave = self._carried - later.carried
+        self._selected = _TermCounts(problem.relations.selected, later.selected)
+        self._carried = _TermCounts(problem.relations.carried, later.carried)
+        self._bound = problem.relations.selected.copy()
         classes = range(len(problem.classes.shapes))
         carries = [_terms_of(problem, c) for c in classes]
         self._carries = [np.array(carried, np.int64) for carried in carries]
@@ -305,45 +351,38 @@ class _SelectedCounts(Greedy):
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         problem = self._problem
         allowed = np.ones(problem.num_nodes, np.bool_)
+        selected, carried = self._selected, self._carried
+        masks = (
+            (selected.stays_positive, carried.stays_positive)
+            if later
+            else (selected.is_positive, carried.is_positive)
+        )
         for group in _anti_affinity_of(problem, task_class):
-            allowed &= ~self._find_excluded_nodes(group, later=later)
+            allowed &= ~group.find_excluded_nodes(problem, *masks)
         for m in self._affinity[task_class]:
-            leave = self._selected_leave[m] if later else 0
-            selected = self._selected[m] - leave
+            leave = selected.leaving[m] if later else 0
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
                 # If no domain has a selected pod, pods that select each other may start in a domain
                 # with nominated pods of the term. Without nominated pods of the term, they may
                 # start in any domain.
-                near = _in_domains(problem, m, selected)
+                near = _in_domains(problem, m, selected.counts[m] - leave)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
         return None if allowed.all() else allowed
 
-    def _find_excluded_nodes(self, group: _AntiAffinity, *, later: bool) -> Bool:
-        if not later:
-            return group.find_excluded_nodes(self._problem, self._selected, self._carried)
-        carried, selecting = group.carried, group.selecting
-        is_taken: Bool = np.logical_or.reduce(
-            self._selected[carried] > self._selected_leave[carried]
-        )
-        is_taken |= np.logical_or.reduce(self._carried[selecting] > self._carried_leave[selecting])
-        return _in_domains(self._problem, group.m, is_taken)
-
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        selecting = self._selecting[task_class][:, None]
+        selecting = self._selecting[task_class]
+        self._selected.add(selecting, nodes, counts)
+        self._carried.add(self._carries[task_class], nodes, counts)
         if len(selecting):
-            np.add.at(self._selected, (selecting, nodes), counts)
-            np.add.at(self._bound, (selecting, nodes), counts)
-        carries = self._carries[task_class][:, None]
-        if len(carries):
-            np.add.at(self._carried, (carries, nodes), counts)
+            np.add.at(self._bound, (selecting[:, None], nodes), counts)
 
     def record_eviction(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
         selecting, carried = self._problem.derived(_terms_by_victim)
-        self._selected_leave[selecting[victim], node] += sign
-        self._carried_leave[carried[victim], node] += sign
+        self._selected.release(selecting[victim], node, sign)
+        self._carried.release(carried[victim], node, sign)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
         selecting = self._selecting[task_class][:, None]
