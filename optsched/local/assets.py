@@ -80,7 +80,7 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return the path of `go`, or of the GO_FETCHED that it downloads if it is below GO_MINIMUM.
+    """Return the path of `go`, or download GO_FETCHED if the version is below GO_MINIMUM.
 
     Every Go release is also a version of the module golang.org/toolchain, which Go verifies
     against the checksum database like any other module (https://go.dev/doc/toolchain).
@@ -233,7 +233,7 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
 
 
 def _link_flags() -> str:
-    """Return linker flags that set the Kubernetes version, without which Kubernetes fails."""
+    """Return linker flags that set the Kubernetes version, which Kubernetes needs to start."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:

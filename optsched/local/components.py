@@ -115,7 +115,7 @@ class Layout:
         self.lock = directory / "lock"
 
     def log(self, component: str) -> Path:
-        """Return the path of a component's log file, to which every start appends."""
+        """Return the path of a component's log file; each start of the component appends to it."""
         return self.logs / f"{component}.log"
 
     def kubeconfig(self, identity: str) -> Path:
@@ -123,7 +123,7 @@ class Layout:
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the path of a user's kubeconfig, even if the user has a component's name."""
+        """Return the path of a user's kubeconfig; a prefix distinguishes users from components."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 

@@ -100,7 +100,7 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Send SIGTERM to a process, and SIGKILL after `grace_s` seconds; wait until it has exited."""
+    """Send SIGTERM, and SIGKILL if the process runs after `grace_s` seconds; wait for its exit."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -119,7 +119,7 @@ class Shelf:
         return tuple(found)
 
     def catalogue(self, files: Files) -> Catalogue:
-        """Return the built-in plugins and actions, those in `files`, and those of entry points.
+        """Return a catalogue of the built-in plugins and actions, `files` and the entry points.
 
         If a file has an error, raises `PolicyError` with all errors.
         """
@@ -273,7 +273,7 @@ def _load_entry(
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """Return a custom plugin whose `build` receives only declared arguments, with defaults."""
+    """Return a custom plugin whose `build` receives all declared arguments and no others."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -287,7 +287,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """Return a custom action whose `build` receives only declared arguments, with defaults."""
+    """Return a custom action whose `build` receives all declared arguments and no others."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 

@@ -164,7 +164,7 @@ class _Source:
 def _is_too_deep(text: str) -> bool:
     """Return whether YAML text nests deeper than `MOST_DEPTH` levels.
 
-    Composing the text with the C parser recurses without a limit, hence this earlier check.
+    The C parser recurses without a limit when it composes text, so the depth is checked first.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):

@@ -385,7 +385,7 @@ class TierReader:
 # --- levels --------------------------------------------------------------------------------------
 
 VOLUME_SHAPE = "volumebinding.shape"
-"""If this argument is set, the plugin `predicates` scores nodes."""
+"""The argument that makes the plugin `predicates` score nodes."""
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:

@@ -149,7 +149,10 @@ class HoursError(UnitError):
 
 
 class Hours(NamedTuple):
-    """A daily time range in seconds after midnight, ends included; it may span midnight."""
+    """A daily time range in seconds after midnight, both ends included.
+
+    The range spans midnight if `start_s` is at least `end_s`.
+    """
 
     start_s: int
     end_s: int

@@ -4,7 +4,7 @@ RE2 searches in time proportional to the length of the text, for every pattern. 
 uses the RE2 library.
 
 Source: https://github.com/google/re2/wiki/Syntax and https://pkg.go.dev/regexp/syntax. Go does not
-support the escape for single bytes (`\C`).
+support the RE2 escape for single bytes (`\C`).
 """
 
 from __future__ import annotations

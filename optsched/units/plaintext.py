@@ -13,7 +13,7 @@ _LAYOUT: Final = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return `text` with each character escaped that a terminal might interpret.
+    """Return `text`, with an escape for each character that a terminal might interpret.
 
     Control characters, including line breaks, and invisible characters that change the text
     direction are escaped. Characters in `keep` are not escaped. A YAML parser decodes the escapes

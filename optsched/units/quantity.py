@@ -21,7 +21,7 @@ MAX_ON_NODE: Final = 2**52
 """The largest amount on a node or in a pod's request, so that 2,000 amounts add up within int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
-"""Maximum number of GPUs per node; it limits the memory that GPU allocation needs."""
+"""Maximum number of GPUs per node, which limits the memory that GPU allocation needs."""
 
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6

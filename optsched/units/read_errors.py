@@ -36,7 +36,7 @@ def is_url(text: str) -> bool:
 
 
 def why_absent(path: Path) -> str:
-    """Return the reason that a path is missing or cannot be accessed; empty if it exists."""
+    """Return why a path is missing or cannot be accessed, or an empty string if it exists."""
     try:
         return "" if path.exists() else "there is no such file or folder"
     except OSError as e:

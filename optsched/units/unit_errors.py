@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return how an error message starts: path and value, or only the path without a value."""
+    """Return the start of an error message: the path, and the value if there is one."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
