@@ -29,7 +29,7 @@ OPTIONS: Final = [
 EXCEPTIONS: Final = {(form, name) for form, names in VOLCANO_FORMS for name in names}
 TRACE: Final = ROOT / "instances" / "traces" / "failures.yaml"
 PACKING: Final = ROOT / "instances" / "examples" / "packing.yaml"
-EMPTY_PATH: Final = "Error: the path is empty: name a file or folder, or leave the option out"
+EMPTY_PATH: Final = "Error: the path is empty: name a file or folder, or omit the option"
 SEVERAL: Final = {
     "--nodes": "a number of `local up`, a file of nodes of traces",
     "--resume": "a switch of `simulate`, which has its folder, and the result that `solve` reads",

@@ -95,7 +95,7 @@ def test_what_an_administrator_may_choose(command: Command):
     ("flags", "sentence"),
     [
         (("--enabled-admission=/jobs/approve",), "unknown: /jobs/approve; known webhooks: "),
-        (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file are needed"),
+        (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file must be"),
         (("--listen-address=x",), "'x' is not an address"),
         (("--graceful-shutdown-time=0s",), "must be longer than zero"),
     ],

@@ -1,4 +1,4 @@
-"""Errors of commands: plain messages, exit codes, suggestions for mistyped names.
+"""Error handling of commands: plain messages, exit codes, suggestions for mistyped names.
 
 Messages quote untrusted text such as names, files and server responses, which click does not
 escape. `optsched.cli.base.connection.Exit` defines the exit codes of commands that use a cluster.

@@ -1,4 +1,4 @@
-"""Path arguments of commands: files, pipes and `-`, overwrite protection, atomic writes."""
+"""Path arguments of commands, with overwrite protection and atomic writes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
     if is_url(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
     if not text:
-        raise BadInput("the path is empty: name a file or folder, or leave the option out")
+        raise BadInput("the path is empty: name a file or folder, or omit the option")
     if _NUL in text:
         raise BadInput(f"{text!r}: is not a path: it contains a NUL")
 
@@ -188,7 +188,7 @@ class WatchedFile(InputPath):
 
 
 class ModelSource(click.ParamType[str]):
-    """A model name, the path of a model file, or empty; copies a pipe or `-` to a file."""
+    """A model name, a model file's path, or empty; a pipe or `-` is copied to a temporary file."""
 
     name = "text"
 

@@ -101,7 +101,7 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
 def policy_from(
     console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
 ) -> Policy:
-    """Return the policy that `load` returns; exit with 2 if it is invalid."""
+    """Call `load` and return its policy; exit with 2 if the policy is invalid."""
     try:
         policy = load(shelf_of(plugins_dir))
     except PolicyError as e:

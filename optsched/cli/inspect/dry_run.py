@@ -97,7 +97,7 @@ class DryRun:
         return True
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
-        """Dry-run a patch of an existing object; return `obj` with the spec that results."""
+        """Dry-run a patch of an existing object; return `obj` with the patched spec."""
         from optsched.kube.client.errors import ApiError
 
         try:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""Maximum number of preceding jobs that the text output names; JSON and YAML list all."""
+"""Maximum number of preceding jobs that the text output names; JSON and YAML list all jobs."""
 
 _UNKNOWN: Final = "not known"
 _OPEN: Final = "the job waits for resources of pods without an estimated end"

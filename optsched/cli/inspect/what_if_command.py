@@ -123,7 +123,7 @@ class Usage:
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Count pods as used. If one exceeds a quota, return why, and whether it always would."""
+        """Add pods to the usage. If they exceed a quota, return why and whether they never fit."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -260,7 +260,7 @@ class Options:
 @click.option(
     "--time-limit",
     type=Seconds(),
-    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default.",
+    help=f"Time limit of the solver in seconds; {DEFAULT_SECONDS:g} by default.",
 )
 @click.option("--deterministic", is_flag=True, help="Reproducible result: reads no clock.")
 @click.option(

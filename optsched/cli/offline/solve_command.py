@@ -244,7 +244,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
 
 
 def _print_solution(console: Console, solved: Solved, read: Instance, options: Options) -> None:
-    """Print a plan, and the object errors, rule violations and repairs of its session."""
+    """Print a plan, and its session's object errors, rule violations, repairs and plugin errors."""
     report = solved.report
     if options.form == TABLE:
         console = console if options.prints_a_file else output()

@@ -95,7 +95,7 @@ class ModelFiles:
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return one model's paths; with several models, the attributes of `self` are folders."""
+        """Return the paths for one of several models; the attributes of `self` name folders."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))

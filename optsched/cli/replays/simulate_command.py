@@ -419,7 +419,7 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Remove the partial event that a full disk left; return a message with the kept events.
+        """Remove the partial event that a full disk left; return a message about the kept events.
 
         `result.json` is already marked incomplete. If the disk has space again, the file is
         rewritten with the number of kept events.

@@ -66,7 +66,7 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
             "verbosity",
             type=WholeNumber(min=0),
             default=0,
-            help=f"Verbosity; from {DEBUG_VERBOSITY} on: log every decision, review and write.",
+            help=f"Verbosity; from {DEBUG_VERBOSITY} on, log every decision, review and write.",
         ),
         click.option(
             "--log-format",

@@ -100,7 +100,7 @@ def down(directory: Path, *, wiped: bool) -> None:
 
 @local.command()
 @directory_option
-@click.option("--raw", is_flag=True, help="Print the content instead of the path.")
+@click.option("--raw", is_flag=True, help="Print the kubeconfig instead of its path.")
 def kubeconfig(directory: Path, *, raw: bool) -> None:
     """Print the path of the control plane's kubeconfig."""
     with _report_errors():

@@ -1,4 +1,4 @@
-"""Ascend NPUs in annotations and resources, in the format of HAMi's device plugin.
+"""Read and write Ascend NPUs in annotations and resources, as HAMi's device plugin does.
 
 Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
 Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chip types are those in the

@@ -1,4 +1,4 @@
-"""Shared GPUs and NPUs, and the tables that define how such devices may be partitioned.
+"""Read and write shared GPUs and NPUs, and the tables of their possible partitions.
 
 Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNodeDevices`,
 `decodePodDevices`, `resourcereqs`).

@@ -2,7 +2,7 @@
 
 Contradictions are resolved and reported: a second parent, a cycle, or a node that two HyperNodes
 list. Only the contradictory members are ignored, so a HyperNode never covers nodes outside its
-member list. Volcano instead stops all jobs with a topology request
+member list. In case of a contradiction, Volcano stops all jobs with a topology request
 (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
@@ -81,7 +81,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """Indexes nodes by name and label, and caches the nodes that each member selector matches."""
+    """An index of nodes by name and label, with a cache of the nodes that match each selector."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}

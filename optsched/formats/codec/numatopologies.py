@@ -1,4 +1,4 @@
-"""NUMA nodes: agent reports in Numatopologies, and requests and allocations of pods.
+"""Read and write NUMA nodes (Numatopologies), and NUMA requests and allocations of pods.
 
 An agent on each node (Volcano's resource-exporter) reports the node's CPUs and GPUs, which of them
 are free for exclusive use, and which pods hold the others. Volcano:

@@ -39,7 +39,7 @@ class Priorities:
         Priority of pods without a priority class: the value of the global default class, or 0.
     never_preempting
         Names of the priority classes with `preemptionPolicy: Never`. The empty name is included if
-        the global default class has this policy.
+        the global default class has `preemptionPolicy: Never`.
     """
 
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)
@@ -72,7 +72,7 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """Parse a ResourceQuota; return None if it has no name or has scopes, and field errors.
+    """Parse a ResourceQuota; return it (None if it has scopes or no name) and all field errors.
 
     Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
     cannot be checked in advance. The limits come from the status, or from the spec if the

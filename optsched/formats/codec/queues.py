@@ -115,7 +115,7 @@ def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Return a queue's overuse tolerance, or None, and an error message, "" if valid."""
+    """Return a queue's overuse tolerance (None if unset or invalid), and an error message."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""

@@ -1,7 +1,6 @@
 """Annotations that make snapshot dumps lossless: they hold state that has no field in manifests.
 
-optsched writes the annotations, except that a tool that measures node load may write
-`optsched.io/load`.
+optsched writes the annotations. A tool that measures node load may also write `optsched.io/load`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
-    """Drop the annotations of an object that are valid only in snapshot dumps.
+    """Drop an object's annotations that are valid only in snapshot dumps.
 
     An object without snapshot annotations is returned unchanged. Any tenant may write annotations,
     so snapshot annotations must have no effect in a live cluster.

@@ -287,8 +287,8 @@ class _AssumedAllocation:
     def is_unconfirmed(self, claim: DeviceClaim | None, version: int | None) -> bool:
         """Return whether the reported claim neither confirms nor contradicts the assumption.
 
-        `version` is the reported resource version. If it is newer than the version with the stored
-        allocation, but the claim has no allocation, the claim has been released.
+        `version` is the reported resource version. A claim without an allocation has been released
+        if `version` is newer than `stored_at`.
         """
         is_same = claim is not None and claim.allocation is None and claim.uid == self.uid
         return is_same and not _is_newer(version, self.stored_at)

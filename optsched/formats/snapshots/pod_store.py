@@ -483,14 +483,14 @@ class PodStore:
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
-        """Return a pod's own priority, which ignores `volcano.sh/task-priority`."""
+        """Return a pod's own priority; `volcano.sh/task-priority` is ignored."""
         number = pod.spec.get("priority")
         if type(number) is int and abs(number) <= MAX_INT32:
             return number
         return self._decoder.gang_priority(pod.outline())
 
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
-        """Return the lowest priority of the pods that have not ended, or None if all have.
+        """Return the lowest priority of the pods that have not finished, or None if all have.
 
         The annotation `volcano.sh/task-priority` is ignored, because it applies only within a gang.
         """

@@ -140,7 +140,7 @@ def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterato
 
 
 def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield chunks of the text of a List of objects in YAML."""
+    """Yield a List of objects as YAML text, in chunks."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
     # The kind comes last, so a truncated file is not a valid List.
@@ -148,7 +148,7 @@ def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield chunks of the text of a List of objects in JSON."""
+    """Yield a List of objects as JSON text, in chunks."""
     whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
     yield f"{json.dumps(whole, indent=1)}\n"
 
@@ -165,7 +165,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Return the object that records the time of a snapshot in a dump."""
+    """Return the object that records in a dump when the snapshot was taken."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,

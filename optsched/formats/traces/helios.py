@@ -49,16 +49,16 @@ _NO_NODE: Final = "is not a valid number of nodes: write 1 or more"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a Helios cluster's log; virtual clusters become queues, submissions arrivals.
+    """Read a Helios cluster's log as a trace in which each virtual cluster is a queue.
 
     Parameters
     ----------
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes for the replay. None generates nodes with eight GPUs each from the first day in
-        `cluster_gpu_number.csv` in the same folder. The deserved share of each queue is then the
-        number of GPUs of its virtual cluster on that day.
+        The nodes for the replay. If it is None, nodes with eight GPUs each are generated from the
+        first day in `cluster_gpu_number.csv` in the same folder, and the deserved share of a queue
+        is the number of GPUs of its virtual cluster on that day.
 
     Raises
     ------

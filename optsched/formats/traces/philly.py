@@ -51,10 +51,11 @@ class _Broken(Exception):
 
 
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a job log; virtual clusters become queues, each machine of the last attempt a task.
+    """Read a job log of the Philly trace; each virtual cluster becomes a queue.
 
-    The duration of a job is the total duration of its attempts. A job that was still running when
-    the trace ended runs forever. Jobs are sorted by submission time.
+    Each machine of a job's last attempt becomes a task. The duration of a job is the total duration
+    of its attempts. A job that was still running when the trace ended runs forever. Jobs are sorted
+    by submission time.
 
     Parameters
     ----------

@@ -376,7 +376,7 @@ def build_trace(
     every |= {q.name: q for q in queues}
     sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
     if sound.arrivals and sound.arrivals[0].at_ms:
-        # Earlier jobs were skipped, so all times are shifted to let the first job arrive at time 0.
+        # Earlier jobs were skipped, so all times are shifted: the first kept job arrives at time 0.
         shifted: list[Arrival] = []
         for arrival in sound.arrivals:
             at_ms = arrival.at_ms - sound.arrivals[0].at_ms

@@ -220,7 +220,7 @@ class PodDecoder:
         """Return the queue of a pod without a PodGroup.
 
         `namespace` holds the annotations of the pod's namespace. The queue of a bound pod is the
-        queue in which it was admitted, which the binder recorded.
+        queue of admission that the binder recorded.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (
@@ -327,7 +327,7 @@ def is_gang_of_bare_pod(key: str) -> bool:
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod is terminating and holds no resources (ended, or never bound)."""
+    """Return whether a pod is terminating and holds no resources (finished, or never bound)."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
@@ -335,21 +335,21 @@ def has_left_cluster(pod: Mapping[str, Any]) -> bool:
 
 
 def awaits_node(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod is not bound, has not ended and is not terminating."""
+    """Return whether a pod is not bound, has not finished and is not terminating."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return not spec.get("nodeName") and not is_terminating and _finished(status) is None
 
 
 def is_standing(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod is bound, has not ended and is not terminating."""
+    """Return whether a pod is bound, has not finished and is not terminating."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return bool(spec.get("nodeName")) and not is_terminating and _finished(status) is None
 
 
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of the ResourceClaims that a pod names; empty if the pod has ended."""
+    """Return the keys of the ResourceClaims that a pod names; empty if the pod has finished."""
     spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
     if not spec.get("resourceClaims") or _finished(status) is not None:
         return ()

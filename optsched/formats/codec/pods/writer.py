@@ -84,7 +84,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
     if task.nominated_node:
         status["nominatedNodeName"] = task.nominated_node
     if task.started_ms:
-        # The transition time of this condition is the time at which the pod was bound.
+        # The transition time of PodScheduled is the time at which the pod was bound.
         bound = {"type": "PodScheduled", "status": "True"}
         status["conditions"] = [{**bound, "lastTransitionTime": time_text(task.started_ms)}]
     created = time_text(task.created_ms)
