@@ -138,7 +138,7 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number of missing subgroups) pairs, and why subgroups are missing, or None."""
+    """Return (rule, number of missing subgroups) pairs, and why too few can start, or None."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

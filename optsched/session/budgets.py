@@ -93,7 +93,10 @@ class Protection:
         return cover
 
     def _candidates(self, gang: int) -> Bool:
-        """Return the mask (V,) of tasks that a gang could evict if there were no budgets."""
+        """Return the mask (V,) of tasks that a gang could evict if there were no budgets.
+
+        Tasks on nodes that the gang may not use are excluded.
+        """
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 MOST_ALIKE: Final = 200
-"""Maximum number of terms per namespace that select pods by the same label, or all pods."""
+"""Maximum number of terms per namespace that require the same pod label, or no certain label."""
 
 _EVERYTHING: Final = LabelSelector(())
 
@@ -91,7 +91,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the terms beyond the first `MOST_ALIKE` for the same pod label, or for all pods."""
+    """Return the terms beyond the first `MOST_ALIKE` for one pod label, or for no certain label."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(
@@ -107,7 +107,10 @@ def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
 def _limit_terms(
     shape: TaskShape, namespace: str, beyond: Collection[PodTerm], keys: Collection[str]
 ) -> TaskShape:
-    """Return `shape` with its excess terms `beyond` widened; `keys` holds the node label keys."""
+    """Return `shape` with its excess terms `beyond` widened or, if preferred, dropped.
+
+    `keys` holds the label keys of nodes. Excess terms with other topology keys are dropped too.
+    """
     exact, coarse = [], dict[tuple[bool, str], None]()
     for term in shape.pod_anti_affinity:
         if term not in beyond:

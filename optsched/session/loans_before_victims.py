@@ -204,7 +204,7 @@ def _starts_all(
 
 
 def _count_placed(plan: Candidate, nominated: I64 | None = None) -> Counter[str]:
-    """Return how many tasks of each gang start or, if `nominated` (T,) is given, are nominated."""
+    """Return how many tasks of each gang start, plus those with a node in `nominated` (T,)."""
     problem, node_of = plan.round.problem, plan.decisions.node_of
     if nominated is not None:
         node_of = np.maximum(node_of, nominated)

@@ -27,6 +27,10 @@ class SessionClock:
     ----------
     clock
         The clock, or None if no clock may be read. Without it, every phase takes 0 seconds.
+    limits
+        The limits of one search, before the clock reduces them.
+    period_ms
+        The wall time in milliseconds within which the session aims to end, or None.
 
     """
 

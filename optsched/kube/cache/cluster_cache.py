@@ -50,7 +50,7 @@ Late events arrive soon after the deletion.
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
-    """Return why a node accepts no pods: a set of `cordoned`, `not ready` and `gone` (deleted)."""
+    """Return why a node accepts no pods: some of `cordoned`, `not ready`, and `gone` (deleted)."""
     if node is None:
         return frozenset({"gone"})
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))

@@ -91,7 +91,7 @@ class _Objects:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Store an object; return its previous version, or None if it is new."""
+        """Store an object; return the object that it replaces, or None if the name is new."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:

@@ -69,7 +69,7 @@ class ExecutorContext:
     """Dependencies of an executor.
 
     `may_write` returns whether this process leads. `is_answered` probes a pod, and `ask_fabric`
-    reads the links of a fabric; neither uses the API server.
+    reads the links of a fabric from UFM.
     """
 
     events: EventRecorder

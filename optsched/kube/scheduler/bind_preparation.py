@@ -182,7 +182,7 @@ async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
 
 
 _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
-"""The patch that removes a claim's allocation; in a merge patch, null removes a field."""
+"""The status patch that removes a claim's allocation and reservations; null removes a field."""
 
 
 _NOT_COMPACT: Final = (

@@ -8,8 +8,8 @@ pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so 
 enforces disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
-a pod that is reclaimed for a guarantee, the pod is deleted instead. Other evictions wait until
-their budgets allow them.
+a pod that is reclaimed within a guarantee, the pod is deleted instead. If a budget blocks any other
+eviction, the eviction fails, and the gang that needs it is scheduled again after a delay.
 
 A victim gets its grace period, up to the administrator's limit, and keeps its resources until it
 terminates.

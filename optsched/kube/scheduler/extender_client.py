@@ -225,7 +225,11 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Notify the extender that a session starts; if this fails, the session does not use it."""
+        """Notify the extender that a session starts.
+
+        If this fails, all later questions of the session fail too, unless the extender is
+        ignorable.
+        """
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:
@@ -282,7 +286,7 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return each node's rejection (empty if accepted), and the failure of each failed call.
+        """Return rejections (empty for accepted nodes) and failures of calls, both keyed by node.
 
         If the extender supports calls about several nodes, one call covers all nodes. Otherwise,
         one call is sent for each node, and these calls run concurrently.

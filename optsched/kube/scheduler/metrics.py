@@ -263,7 +263,7 @@ class Metrics(ProcessMetrics):
             yield from _amount_families(kind, by_queue)
         share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
         weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if deserved is used in full", "queue_name")
+        over = _family("volcano_queue_overused", "1 if all deserved amounts are used", "queue_name")
         for name, queue in figures.queues.items():
             share.add_metric([name], queue.share)
             weight.add_metric([name], queue.weight)

@@ -109,8 +109,8 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # A node without a configuration keeps no task. Choose nodes whose tasks are cheapest to
-        # move.
+        # A node without a configuration keeps no task, so the nodes whose tasks are cheapest to
+        # move get no configuration.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled

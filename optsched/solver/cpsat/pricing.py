@@ -169,8 +169,8 @@ class _Group:
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, store the slices of the other axes where a task fits, and the slices after
-        # it is placed.
+        # For each class, store the slices of the other axes where a task fits, and the levels of
+        # these axes after the task is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):
             if prices[task_class] > 0:

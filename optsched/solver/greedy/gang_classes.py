@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of a gang that is the only gang of its class."""
+"""The class number of every gang that shares no results with other gangs."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 """Gang annotations that no rule reads to decide which gangs start or which tasks are evicted."""
@@ -111,8 +111,7 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang, so each gang is alone in its
-        # class.
+        # A custom plugin or an extender may read any field of a gang, so gangs share no results.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -161,7 +160,7 @@ class GangClasses:
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
         """Call `function` for one gang of each class among `gangs` (m,).
 
-        Returns the distinct results, and the index (m,) of each gang's result.
+        Returns one result per class, and the index (m,) of each gang's result.
         """
         numbers = self._numbers
         if self._touched:
@@ -169,13 +168,13 @@ class GangClasses:
             numbers[list(self._touched)] = ALONE
         numbers = numbers[gangs]
         alone = np.flatnonzero(numbers == ALONE)
-        # Every gang that is alone in its class gets a number of its own.
+        # Every gang with the class number `ALONE` gets a number of its own.
         numbers[alone] = self._num_classes + np.arange(len(alone))
         value_of, first = group_values(numbers)
         return [function(gang) for gang in gangs[first].tolist()], value_of
 
     def one_per_class(self, gangs: I64) -> I64:
-        """Return one of `gangs` (m,) per class, without gangs that are alone in their class.
+        """Return one of `gangs` (m,) per class, without gangs whose class number is `ALONE`.
 
         The result is empty if there are few classes: trying each class is then faster than
         computing bounds for all.

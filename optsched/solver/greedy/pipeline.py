@@ -68,8 +68,8 @@ class GreedyOptions:
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
         gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
-        capabilities of its queues, its request is reserved. Only the first refused gang gets a
-        reservation: it is recorded as enqueued.
+        capabilities of its queues, its request is reserved: plugins count the gang as enqueued.
+        Only the first gang that meets these conditions gets such a reservation.
     proposers
         The custom actions of the policy.
     faults
@@ -162,7 +162,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: first each gang's minimum, then single tasks."""
+        """Place gangs in queue order: a gang's first turn places its minimum, later turns tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)

@@ -284,7 +284,7 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts (R,) that a victim on a node will release to the future idle capacity."""
+        """Record the amounts (R,) that a victim on a node will release when it has terminated."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:

@@ -222,8 +222,9 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Call `attempt` for starving gangs in queue order; repeat it for a gang while it succeeds.
+        """Call `attempt` for starving gangs in queue order.
 
+        After a success, the gang joins its queue again and gets another attempt in queue order.
         Gangs for which `is_refused` returns True are skipped if nothing was committed since their
         queue was sorted. Skipping a gang does not change the order of queues.
         """

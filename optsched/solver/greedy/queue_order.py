@@ -145,8 +145,8 @@ class QueueOrder:
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
     after each of its turns. Keys computed at these times are up to date if a sort key depends only
-    on tasks of the same gang or queue. If queue keys depend on tasks of other queues (`reach`), all
-    queue keys are computed before each turn.
+    on tasks of the same gang or queue. If queue keys depend on tasks of other queues (`reach`), the
+    keys that may have changed are computed again before each turn.
     """
 
     def __init__(

@@ -340,7 +340,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes) -> int:
-        """Place a run of equal tasks within a domain and within the domain of their subgroup."""
+        """Place up to `most` tasks of a run within a domain and within their subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:

@@ -103,7 +103,7 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return how many more tasks (N,) of a class fit on each node, as a mutable array."""
+        """Return the number (N,) of a class's unassigned slots per node, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts

@@ -175,9 +175,9 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """For each variable, return the first level that depends on the gangs it counts.
+    """For each variable, return the first level that depends on the gangs it belongs to.
 
-    The result (variables,) is -1 for a variable that counts no gangs.
+    The result (variables,) is -1 for a variable that belongs to no gang.
     """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
@@ -187,7 +187,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # An expression with a variable that counts no gangs may depend on all gangs.
+        # An expression with a variable that belongs to no gang may depend on all gangs.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)

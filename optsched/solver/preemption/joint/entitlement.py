@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""Maximum number of (reclaimer class, lender) pairs for which a model for bounds has rows."""
+"""Maximum number of (reclaimer class, lending queue) pairs with rows in a model for bounds.
+
+If there are more pairs, the model does not limit the amounts that each class reclaims.
+"""
 
 MOST_EXACT_PAIRS = 200
 """Maximum number of (reclaimer class, lending queue) pairs in an exact model."""

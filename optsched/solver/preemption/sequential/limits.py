@@ -209,8 +209,8 @@ class Unit(NamedTuple):
     Attributes
     ----------
     members, held
-        The victim groups of the gang or subgroup, and their total number of tasks. All tasks of a
-        unit are evicted together.
+        The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
+        evicted, all tasks of these groups are evicted.
     size
         (R,) an upper bound on the amounts that the unit's tasks hold. Tasks that do not use a
         resource are in the unit before tasks that do.

@@ -154,9 +154,9 @@ def _use_rows(
 ) -> None:
     """Add rows: a reclaim evicts tasks of the gang's own queue only on nodes that the gang uses.
 
-    If a victim gang is evicted entirely, the preempting gang must use only one of the victim gang's
-    nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
-    nodes.
+    If a victim gang is evicted entirely, it suffices that the preempting gang uses one of the
+    victim gang's nodes; see `Entitled`. No rows are added if rules on other pods may require
+    evictions on other nodes.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
