@@ -164,8 +164,8 @@ class NodeModel:
         """Return variables that count the selected gangs' tasks on each node.
 
         `gangs` (G,) is the mask of selected gangs. The rule must return the selected gangs in
-        `distinguish_gangs` and their task classes in `ties_nodes`. Raises `ValueError` if `form` is
-        None.
+        `distinguish_gangs`, and True from `ties_nodes` for their task classes. Raises `ValueError`
+        if `form` is None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")

@@ -58,7 +58,8 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # For each queue, the totals to which its usage is added; empty for a gang without a queue.
+        # For each queue, the totals to which its usage is added. The last list is empty, for gangs
+        # without a queue.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):

@@ -201,8 +201,8 @@ class RuleSet:
     def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
         """Return the mask (V,) of running tasks that are protected only by their annotations.
 
-        If `overrides_budgets` is set, tasks protected by budgets that yield to guarantees are
-        included.
+        If `overrides_budgets` is set, the mask also includes tasks that are protected by budgets
+        that yield to guarantees.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:

@@ -105,7 +105,7 @@ def build_fault(plugin: str, rule: str, point: str, error: BaseException) -> Fau
 
 
 class PluginFailure(Exception):
-    """Raised if a plugin fails to add its constraints, which leaves the model incomplete."""
+    """Raised if a plugin fails to add its constraints; the incomplete model must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

@@ -92,7 +92,7 @@ Propose: TypeAlias = "Callable[[View], Iterable[Proposal]]"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A read-only view of the session, taken when a custom action starts.
+    """The declaration of a built-in or custom action.
 
     Attributes
     ----------

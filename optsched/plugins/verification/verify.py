@@ -20,8 +20,9 @@ def verify_actions(
 ) -> list[Violation]:
     """Return all rule violations that the actions of a plan would cause.
 
-    If a plan nominates tasks, node filters must also hold after the nominated tasks have started.
-    If a plan moves tasks, all hard rules must also hold after the moved tasks have started.
+    If a plan nominates tasks, the rules in `RuleSet.predicates` must also hold after the nominated
+    tasks have started. If a plan moves tasks, all hard rules must also hold after the moved tasks
+    have started.
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]

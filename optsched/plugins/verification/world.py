@@ -239,7 +239,7 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Resource usage of bound or nominated tasks, per queue and without child queues."""
+        """Requests of tasks that the plan binds or nominates, per queue, without child queues."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
