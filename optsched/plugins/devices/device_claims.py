@@ -182,7 +182,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints that allocate each device to one claim while a task uses that claim."""
+        """Add constraints that allocate devices to claims, each device to at most one claim."""
         supplied, shapes = nodes.supplied, nodes.problem.classes.shapes
         pools = nodes.problem.derived(_Pools)
         if not any(map(pools.requests.open, shapes)):
@@ -493,7 +493,7 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that a device gets at most one claim, once its current claim has ended.
+        """Add constraints that a device serves at most one claim, after its current claim ends.
 
         A claim does not end while a placed task uses it.
         """
@@ -526,7 +526,7 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """The device requests of a task's unallocated claims, for idle and for future idle devices.
+    """Device requests of a task's unallocated claims, now and after terminating tasks have ended.
 
     `now` is None if the task may wait for terminating tasks.
     """

@@ -115,7 +115,7 @@ Slice: TypeAlias = tuple[int, int]
 
 
 class Usage(NamedTuple):
-    """Usage of a device: memory, cores, task counts, and cores at the start of the session.
+    """Usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` contains the number of used MIG slices per type, as sorted ((geometry, profile),
     number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with one
@@ -500,7 +500,7 @@ def is_wired(device: SharedGpu) -> bool:
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A vGPU request without cores fits a device if the device had idle cores at the start of the
+    A vGPU request without cores fits a device only if the device had idle cores at the start of the
     session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
@@ -804,7 +804,7 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add constraints that each device has at most one MIG geometry.
+        """Add constraints that the device `at` has at most one MIG geometry.
 
         The constraints are Σ w + held ≤ count · q and Σ q ≤ 1.
 

@@ -289,7 +289,10 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return, for each of m nodes, the fullest GPU with `milli` idle thousandths, or -1."""
+    """Return the index (m,) of the fullest GPU with `milli` idle thousandths on each node, or -1.
+
+    `free` (m, D) contains the idle thousandths of D GPUs on m nodes.
+    """
     if not free.shape[1]:
         return np.full(len(free), -1, np.int64)
     fits = np.where(free >= max(milli, 1), free, WHOLE + 1)

@@ -365,7 +365,9 @@ def _split_requests(
     goes: Sequence[tuple[int, int, Part]],
     most_tasks: int,
 ) -> None:
-    """Add constraints that split requests for sets of NUMA nodes within their idle amounts.
+    """Add constraints that split the requests for each set among its NUMA nodes.
+
+    The constraints keep each NUMA node within its idle amounts.
 
     `goes` lists, for each group of victims, its variable, its number of victims, and the amounts
     that one victim releases. See models/formulation/victims.md.

@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the amounts per cell that the kubelet assigns to a pod, or None if it rejects it."""
+    """Return the amounts per cell that the kubelet assigns to a pod, or None on rejection."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
