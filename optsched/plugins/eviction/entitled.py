@@ -454,9 +454,9 @@ class _Shares:
         its victims use. If `_by_use` is False, a group's resources are the requested resources for
         which the queue has a deserved share.
 
-        If `_by_use` is True, victims are also grouped by the units that use further resources with
-        a deserved share. The queue may then exceed its share of any resource that one of the units
-        uses instead.
+        If `_by_use` is True, victims are also grouped by those of their units that use further
+        resources with a deserved share. For such a group, it also suffices that the queue exceeds
+        its share of a resource that one of these units uses.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

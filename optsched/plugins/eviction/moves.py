@@ -125,7 +125,10 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Rule: gangs of equal or higher priority may move restartable pods, each to a given node."""
+    """Rule: only restartable pods are moved, each to a given node.
+
+    The gang for which a pod is moved has at least the priority of the pod's gang.
+    """
 
     name = "consolidation"
 

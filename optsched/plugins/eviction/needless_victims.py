@@ -37,9 +37,9 @@ def find_needless(
     The victims on a node of the preemptor are needed if, for at least one resource, they release
     less than the limit. The limit is the total request of the preemptor's tasks on the node, plus
     the number of these tasks times the largest usage of one victim. A victim on another node is
-    needed if its gang also loses a task on a node of the preemptor and would be incomplete even if
-    this victim were kept. A victim is also needed if, without its eviction, the preemptor would
-    violate a rule other than `fits`.
+    needed if its gang also loses a task on a node of the preemptor and would still be incomplete if
+    only this victim were kept. A victim is also needed if, without its eviction, the preemptor
+    would violate a rule other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -84,7 +84,7 @@ def _find_doubtful(
     its victims in `elsewhere`.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Each victim in `spare` would, if kept, make its gang complete.
+    spare: set[str] = set()  # Each victim in `spare` would alone, if kept, make its gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]

@@ -42,8 +42,9 @@ class LowNodeUtilization:
     low_ppm, high_ppm
         Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization is
         at most `low_ppm` in every resource may receive pods. Pods are moved off a node while its
-        utilization exceeds `high_ppm` in any resource. Pods with the priority of this class or
-        higher are not moved.
+        utilization exceeds `high_ppm` in any resource.
+    below_class
+        Name of a PriorityClass. Pods with the priority of this class or higher are not moved.
     fits
         True if a pod is evicted only when it fits on a single underutilised node.
 
@@ -88,7 +89,10 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Return how a node exceeds its target; empty if it does not or has no recent load."""
+        """Return how a node exceeds its target, or an empty text.
+
+        The text is empty if the node does not exceed its target or has no recent measurement.
+        """
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(

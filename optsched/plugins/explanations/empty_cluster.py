@@ -218,8 +218,8 @@ class EmptyCluster:
     def _is_easy(self, minimum: Minimum) -> bool:
         """Return whether a minimum obviously fits.
 
-        A minimum of one task class fits if enough of its pods fit in total. Any minimum fits if
-        each class has a node for every pod.
+        A minimum of one task class fits if enough of its pods fit in total. A minimum of several
+        classes fits if each class fits on at least as many nodes as there are pods in total.
         """
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
@@ -333,7 +333,7 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask, number of domains) pairs: per domain, one pod of the mask's items fits."""
+        """Return (mask, number of domains) pairs; a domain fits at most one pod of the mask."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()

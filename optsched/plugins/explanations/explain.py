@@ -72,7 +72,7 @@ class Explainer:
     def reason(self, gang: int) -> Reason:
         """Return why a gang places none of its pending tasks, or only some of them.
 
-        `gang` is the index of a gang that no rule blocks.
+        `gang` is the index of a gang that is not in `Problem.blocked`.
         """
         explaining = select_overriding(self._rules.hard, "explain")
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]

@@ -81,7 +81,7 @@ def expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Permits gangs while their total missing resources are at most factor · total − used.
+    """Permits enqueueing while enqueued gangs' missing resources are ≤ factor · total − used.
 
     Attributes
     ----------
@@ -244,7 +244,7 @@ Expected: TypeAlias = dict[str, dict[str, int]]
 
 
 class ResourceQuota(Rule):
-    """Permits a gang if its demand plus the current and the expected usage fits every quota."""
+    """Permits enqueueing a gang if its demand plus current and expected usage fits every quota."""
 
     name = "resourcequota"
 

@@ -250,7 +250,7 @@ class _Order(Greedy):
         return self._ledger.gang_placed[gang] < self._need[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that their gangs can lose without falling below a minimum."""
+        """Return the victims that their gangs can lose without falling below their minimum."""
         gang_of, ledger = running_tasks(self._problem).gang_of, self._ledger
         spare: dict[int, int] = {}
         chosen = []
