@@ -161,7 +161,10 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Place at most one task per node for each host port and each conflicting pair of ports."""
+        """Place at most one task per node for each host port and each conflicting pair of ports.
+
+        The constraint is Σ supplied[c, n] ≤ 1 over the classes of the port or of the pair.
+        """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         relations = problem.relations
         classes_of: dict[int, list[int]] = {p: [] for p in range(len(relations.ports))}

@@ -1,6 +1,6 @@
 """Orders of gangs: by priority, waiting time and estimated runtime.
 
-Models: models/formulation/priority.md, models/formulation/sla.md,
+Mathematics: models/formulation/priority.md, models/formulation/sla.md,
 models/formulation/shortest_remaining.md and models/formulation/finish_time_fair.md.
 """
 

@@ -86,7 +86,7 @@ class Reservation(Rule):
     ) -> Iterator[Violation]:
         """Check that constrained tasks leave the reserved amounts on nodes and in queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Each check: object, reserved amounts, placed amounts, running tasks, limits and default
+        # Each check: object, reserved amounts, placed amounts, existing tasks, limits and default
         # limit.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
@@ -297,7 +297,7 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the number of the first reservation whose nodes lack capacity at its start, or None.
+    """Return the first of `numbers` whose reservation lacks node capacity at its start, or None.
 
     `evicted` is the mask (V,) of evicted running tasks.
     """

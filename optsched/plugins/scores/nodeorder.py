@@ -132,7 +132,7 @@ class NodeOrder(Rule):
             parts.append(self.node_affinity * _scaled(preferred))
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
-            # For each set of untolerated `PreferNoSchedule` taints, the number of these taints.
+            # For each set of taints, the number of untolerated `PreferNoSchedule` taints.
             shunned = np.zeros(len(marks))
             for i, taints in enumerate(marks):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)

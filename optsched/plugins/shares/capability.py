@@ -193,8 +193,8 @@ def _find_top_queues(problem: Problem) -> Bool:
 def _expectable(problem: Problem) -> I64:
     """Return the maximum amounts (Q, R) that each queue may use.
 
-    The maximum is at most the capability. For a top-level queue, the guarantees of the other
-    top-level queues are also subtracted from the cluster total.
+    The maximum is at most the capability. For a top-level queue, the maximum is also at most the
+    cluster total minus the guarantees of the other top-level queues.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]

@@ -195,7 +195,8 @@ class _Order(Greedy):
     def reclaim_reach(self, gang: int) -> Bool:
         """See `VictimReach`.
 
-        The mask selects tasks of queues that exceed their share before any eviction.
+        The mask selects tasks of queues from which the gang's queue may reclaim in the current
+        state of the session.
         """
         log, claimer = self._ledger.gang_log, int(self._problem.queue_of[gang])
         if self._log_read < len(log):

@@ -59,7 +59,7 @@ class Drf(Rule):
         """See `Rule`.
 
         The levels are the number of contested gangs that start, and the smallest dominant share of
-        a running gang.
+        the running contested gangs.
 
         Together they are the first stages of a lexicographic max-min over all contested gangs. A
         gang that does not run has the share 0, so keeping a gang out never raises the smallest

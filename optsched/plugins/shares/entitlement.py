@@ -1,4 +1,4 @@
-"""Limits of reclaim: up to which usage a queue may reclaim, and what a lending queue keeps.
+"""Limits of reclaim: how much a reclaiming queue may use, and what a lending queue keeps.
 
 Mathematics: models/formulation/entitlement.md. A reclaiming queue uses at most its deserved share
 when the session ends. The preemption stage enforces this limit for the reclaiming gang. The rule

@@ -370,7 +370,7 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """Like `_Shares`, but a queue may exceed its share by the requests of nominated tasks."""
+    """Like `_Shares`, but a queue may always gain the requests of its nominated tasks."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""

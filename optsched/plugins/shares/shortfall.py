@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Level: the shortfall below the targets, summed over targets and resources.
+    """Level: the shortfall in steps, summed over targets and resources; it is minimised.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Ideal shares of queues in a queue tree, computed from a problem or from cluster objects.
 
-Models: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. A plugin
-defines the tree, and `tree_filling` computes the ideal shares.
+Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. A
+plugin defines the tree, and `tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class Volumes(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`.
 
-        Each claim is bound to one volume, and its tasks are placed only on nodes that reach the
-        volume.
+        Each claim is bound to at most one existing or new volume, and its tasks are placed only on
+        nodes that reach the volume.
 
         No two claims may be bound to the same volume.
         """
@@ -220,7 +220,7 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Number the nodes (N,); nodes that reach the same volumes get equal numbers."""
+        """Number the nodes (N,); nodes that reach equal volumes of the claims get equal numbers."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -338,7 +338,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """A volume with zone or region labels is reachable only from nodes with matching labels."""
+    """Rule: a node with zone or region labels reaches no volume of another zone or region."""
 
     name = "volume-zone"
     hard_switch = Switch.PREDICATE

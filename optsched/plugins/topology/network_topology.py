@@ -246,7 +246,7 @@ class NetworkTopology(Rule):
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
         """Return the mask (G,) of gangs with a hard topology.
 
-        Returns None if all gangs together have at most `MOST_CHOICES` domain choices.
+        Returns None if all gang shapes together have at most `MOST_CHOICES` domain choices.
         """
         topology = problem.topology
         choices = [

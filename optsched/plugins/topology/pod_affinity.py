@@ -425,7 +425,11 @@ class _Supply:
 
 
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that carry and match term `m`, that only carry it, or only match it."""
+    """Return the classes that carry and match term `m`, and those that do only one of the two.
+
+    The second list contains the classes that only carry the term, and the third list the classes
+    that only match it.
+    """
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -444,7 +448,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 
 
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that keep pods with an anti-affinity term away from the pods it selects."""
+    """Add constraints that keep pods with an anti-affinity term out of selected pods' domains."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
