@@ -17,7 +17,7 @@ from tests.oracle.chains import carry_out, check_calm, check_history
 from tests.oracle.checks import check_session
 from tests.oracle.live import draw_mixed
 from tests.oracle.manifests import GPU, Cluster, Manifest
-from tests.oracle.metamorphic import roomier
+from tests.oracle.metamorphic import check_metamorphic, roomier
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import Decided, decide, policy_of, snapshot_of
@@ -420,6 +420,14 @@ def test_no_gang_starts_at_the_expense_of_more_important_pods_of_its_queue():
     assert SPARED in later.plan.certificate.limitations
     assert {a.task for a in later.plan.actions if isinstance(a, Evict)} == {"ml/g7-0", "ml/g7-1"}
     assert list(check_session(later)) == []
+
+
+def test_a_share_that_is_rounded_up_by_one_base_unit_is_no_finding():
+    """A share of 4 GiB and one byte is three steps of 2 GiB. Twice this share, 8 GiB, is two steps
+    of 4 GiB.
+    """
+    decided = Decided(Case(41001, 1735).draw(), "min-fragmentation")
+    assert list(check_metamorphic(decided)) == []
 
 
 @pytest.mark.nightly
