@@ -94,7 +94,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Return how a node exceeds a load limit, or None if it does not."""
+        """Return how a node exceeds a load limit; None if it does not or has no recent load."""
         load = fresh(node, now_ms)
         if load is None:
             return None

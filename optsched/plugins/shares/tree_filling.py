@@ -143,7 +143,9 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return the shares (L,) at which each class's next gang is satisfied, or starts.
+        """Return the shares (L,) at which the next gang of each class is satisfied, and starts.
+
+        The first array is for the next satisfied gang, the second for the next gang that starts.
 
         A gang starts when the share of its class exceeds the gang's floor.
         """

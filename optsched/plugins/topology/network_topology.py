@@ -272,7 +272,7 @@ class NetworkTopology(Rule):
         return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return a reason if no allowed domain has capacity for all pods of the gang, else None."""
+        """Return a reason if no allowed domain has capacity for all requested pods, else None."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
