@@ -20,7 +20,7 @@ DEFAULT_SECONDS: Final = 10.0
 
 
 ENGINES: Final = 2
-"""Number of engines that an offline solve runs; it delays no pods."""
+"""Maximum number of engines of an offline solve; a long offline solve delays no pods."""
 
 
 def limits_of(

@@ -162,7 +162,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: a gang's first turn places its minimum, later turns tasks."""
+        """Place gangs in queue order: the minimum in a gang's first turn, then more tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)

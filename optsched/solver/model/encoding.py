@@ -175,7 +175,7 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """For each variable, return the first level that depends on the gangs it belongs to.
+    """For each variable, return the first level that depends on the variable's gangs.
 
     The result (variables,) is -1 for a variable that belongs to no gang.
     """

@@ -388,7 +388,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks whose eviction may keep limits despite a gain (R,)."""
+        """Return a mask (V,) of tasks whose eviction helps to keep limits after a gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:
