@@ -372,7 +372,10 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector: an object matches if it meets all conditions."""
+    """A label selector: an object matches if it has all labels and meets all conditions.
+
+    A selector without labels and conditions matches every object.
+    """
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()

@@ -193,7 +193,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """The deletion of a job's pod, which the status records until the replacement pod runs.
+    """The deletion of a job's pod whose replacement pod has not run yet.
 
     `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster deleted the pod, not a
     user.

@@ -67,7 +67,10 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes of the jobs that a job depends on; once all pass, the job may start."""
+    """Probes of the jobs on which a job depends.
+
+    Once all probes pass, the dependent job may start, even if the other jobs have not completed.
+    """
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()

@@ -31,7 +31,10 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that turns `before` into `after`; null values remove keys."""
+    """Return a merge patch that turns `before` into `after`.
+
+    A null value in the patch removes a key that `after` does not have.
+    """
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     removed = dict.fromkeys(sorted(before.keys() - after.keys()))

@@ -25,7 +25,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups that a controller creates.
+MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for existing pods.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Pods or namespaces.
 # Both the scheduling gate and the annotation that requests the gate have this name.
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
@@ -88,7 +88,7 @@ HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Tier name for the whole clust
 GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's scheduler.
 ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue to charge for a bound pod's usage.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
-MOVES: Final = "optsched.io/moves"  # Pods moved to free capacity for the PodGroup.
+MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
 SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # A plugin name follows.
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
