@@ -109,7 +109,7 @@ def check_marks(review: Review) -> None:
     """Deny PodGroup annotations that only schedulers may write; users may only remove them.
 
     These annotations record evicted pods, the capacity reserved for moved pods, and when a plugin
-    last evicted misplaced pods in the cluster.
+    last moved pods in the cluster.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
