@@ -36,7 +36,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Nominate a task to a node on which it must wait until pods have terminated."""
+    """Nominate a node for a task, which is not bound until pods on the node have terminated."""
 
     task: str
     node: str

@@ -68,7 +68,7 @@ class NumaCell:
     cpus, gpus
         Total number of CPUs and of GPUs of the NUMA node.
     reserved
-        Number of CPUs that are reserved for the system.
+        Number of CPUs reserved for the system, which no container gets exclusively.
     free_cpus, free_gpus
         Number of CPUs and of GPUs that the agent reports as neither reserved nor held by a pod.
 
@@ -146,7 +146,10 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """How a scheduler uses the node shards; with `hard`, it uses only the nodes of its shard."""
+    """Whether a scheduler may use nodes outside its shard; the values are those of Volcano's API.
+
+    With `hard`, the scheduler uses only the nodes of its shard. With `soft`, it prefers them.
+    """
 
     NONE = "none"
     SOFT = "soft"

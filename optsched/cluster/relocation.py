@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""Milliseconds for which capacity stays reserved for the replacement of an evicted pod."""
+"""Milliseconds after an eviction for which capacity stays reserved for the replacement pod."""
 
 _ALONE = "pod:"
 """Name prefix of the gangs that consist of a bare pod."""

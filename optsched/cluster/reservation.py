@@ -76,7 +76,7 @@ def binding_reservations(
     gang may start before reservation i and must respect only the reservation's `entitlements`. The
     result then contains ~i instead of i.
 
-    A gang with fewer running pods than its minimum respects no reservation, because the capacity
+    A gang of which some pods run, but fewer than its minimum, respects no reservation: the capacity
     that it holds is useless until its minimum runs. A gang with nominated nodes respects none
     either, because reservations exclude nominated capacity.
     """

@@ -462,7 +462,8 @@ class Claim:
     waits_for_consumer
         Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        The reason that pods with this claim cannot start, such as a lost volume, or empty.
+        The reason that pods with this claim cannot start, for example because the claim is unbound
+        or lost; empty if they can.
     size_bytes
         The requested storage in bytes while the claim waits for its pod.
     provisions

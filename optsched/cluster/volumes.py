@@ -109,7 +109,7 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign unused volumes to claims for which a volume would otherwise be provisioned."""
+        """Assign unused volumes, smallest first, to claims that could get a provisioned volume."""
         for claim, request in self._requests.items():
             unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
             if claim not in self.volume_by_claim and (volume := next(unassigned, None)) is not None:
