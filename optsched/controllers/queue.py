@@ -199,7 +199,10 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """Return the number of PodGroups in each queue (by name) for each phase."""
+    """Return the number of PodGroups by phase and queue name.
+
+    A queue without PodGroups in a phase has the number 0.
+    """
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

@@ -79,7 +79,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job; `task` is None if the job was scaled down and no longer has this pod."""
+    """A pod of a job; `task` is None if the job's spec does not contain the pod."""
 
     manifest: Manifest
     name: str

@@ -444,7 +444,10 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return the cost of a pod: 100, plus 1 per environment variable and per 64 characters."""
+    """Return the cost of a pod: 100, plus the cost of its environment variables.
+
+    A variable costs 1, plus 1 for each 64 characters of its value.
+    """
     spec, total = spec_of(pod), 100
     for container in (*records(spec, "initContainers"), *records(spec, "containers")):
         values = (each.get("value") for each in records(container, "env"))

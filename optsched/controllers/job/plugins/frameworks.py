@@ -111,7 +111,7 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
 
 
 def _build_wait_container(address: str, flags: Flags) -> dict[str, Any]:
-    """Return an init container that waits until the master's port is open; it has a timeout."""
+    """Return an init container that waits for the master's port, and fails after a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
         f"end=$(($(date +%s)+{seconds})); "
