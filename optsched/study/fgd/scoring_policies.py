@@ -158,7 +158,7 @@ class Fragments:
 
 
 def _added(values: F64, where: Bool) -> F64:
-    """Return the sum (S,) of `values` over the first axis where `where` is true."""
+    """Return the sum (S,) of `values` over the first axis where `where` is true, row by row."""
     found: F64 = np.add.reduce(values * where, axis=0)
     return found
 

@@ -140,7 +140,7 @@ class Arrivals:
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
-    """Return the simulator's arrivals: shuffled pods, with the demand adjusted to `TUNE`.
+    """Return the simulator's arrivals: shuffled pods with demand `TUNE`, and the node ranks.
 
     Randomly chosen pods are added or removed until the demand reaches `TUNE`. No more pods are
     added once the next pod's request per GPU exceeds the missing demand.

@@ -1,10 +1,10 @@
 """Round the solution of the linear program to integers by node class, then assign pods to nodes.
 
 An integer program decides how many pods of each class run on each node class, and how these pods
-share GPUs. This program contains only the patterns with the highest reduced profits. Single pods
-and shared GPUs are then assigned to the nodes of the class, the largest first. A pod or shared GPU
-goes to the node with the most spare CPU and memory, after subtracting what pods on the node's idle
-GPUs are expected to request.
+share GPUs. This program contains only the patterns with the highest reduced profits and the
+patterns that the solution of the linear program uses. Single pods and shared GPUs are then assigned
+to the nodes of the class, the largest first. A pod or shared GPU goes to the node with the most
+spare CPU and memory, after subtracting what pods on the node's idle GPUs are expected to request.
 """
 
 from __future__ import annotations

@@ -170,7 +170,9 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns that fit the remaining items, roughly in order of use.
+        """Return the most used columns that fit the remaining items.
+
+        Columns with at least one use come first. The others are sorted by use with random noise.
 
         Parameters
         ----------

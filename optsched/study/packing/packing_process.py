@@ -28,7 +28,7 @@ class PackingWork:
     """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # Time limit, measured by `clock`.
+    seconds: float  # Time limit by `clock`, which must be a function of the standard library.
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

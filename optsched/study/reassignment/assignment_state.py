@@ -186,7 +186,10 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) without a service that has `moved` (K,) moved processes."""
+        """Return for each of K services the maximum `most` of all other services.
+
+        `moved` (K,) is the number of moved processes of each of the K services.
+        """
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -261,7 +264,7 @@ class AssignmentState:
         return delta
 
     def _may_shift(self, processes: I64, current: I64) -> Bool:
-        """Return whether (K, M) each process may move from its machine `current` (K,) to each."""
+        """Return whether (K, M) each process may move from `current` (K,) to each machine."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])

@@ -23,7 +23,7 @@ _EFFORT: Final = 0.5
 """CP-SAT's deterministic time limit for one neighbourhood; one unit is about a second."""
 
 _QUICK: Final = 0.3
-"""A neighbourhood is easy if CP-SAT proves optimality within this fraction of its time limit."""
+"""A neighbourhood is easy if CP-SAT proves optimality within this fraction of `_EFFORT`."""
 
 _DEAR: Final = 12
 """Maximum number of processes that may move from a costly machine."""

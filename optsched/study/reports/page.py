@@ -88,7 +88,7 @@ class Film:
     """A chart that shows one instant, with a slider that selects the instant."""
 
     chart: Chart
-    data: dict[str, Any]  # Data of all instants for the page's script, encoded as JSON.
+    data: dict[str, Any]  # Data of all instants for the page's script, to be encoded as JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
     caption: str  # Text above the drawing, for the instant `shown`.

@@ -39,7 +39,7 @@ class View:
     timeline: Timeline
     # Colour index of each queue. The queues that held the least capacity share a colour.
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # The name of each colour: a queue, or the number of other queues.
+    colours: tuple[str, ...]  # The name of each colour: a queue, or `N other queues`.
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:

@@ -1,4 +1,4 @@
-"""The events of a simulation, and their representation as JSON lines.
+"""The events of a simulation in chronological order, and their representation as JSON lines.
 
 Events contain no times of the machine's clock. The same trace, policy and seed therefore give the
 same record, byte for byte.

@@ -447,7 +447,7 @@ class Simulation:
         self._nominate(plan)
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
-        """Evict the victims of each gang, and place moved tasks on their target nodes."""
+        """Evict tasks, gang by gang, and place moved tasks on their target nodes."""
         by_job: dict[str, list[Evict]] = {}
         for each in evictions:
             job = self.cluster.job_of(each.task)
