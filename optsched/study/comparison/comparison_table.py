@@ -166,7 +166,7 @@ class Comparison:
         return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
-        """Return whether the same jobs finished in every replay under a model and the first model."""
+        """Return whether a model and the first model finished the same jobs in every replay."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
