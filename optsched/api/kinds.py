@@ -84,7 +84,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""The upstream PodGroup kind in each API version, newest first; clusters serve some of them."""
+"""The upstream Kubernetes PodGroup kind in each version, newest first; clusters serve some."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
