@@ -64,7 +64,7 @@ class SortedMap(Generic[V]):
 
 
 class SnapshotBuilder:
-    """Stores nodes, the tasks on them, and gangs, and builds snapshots of them.
+    """Stores nodes, the tasks on them, and gangs; `build` makes a snapshot of them.
 
     A task may be added before its node.
 
