@@ -174,7 +174,10 @@ class CronJobs:
 
 
 def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
-    """Return the last missed schedule time (epoch ms) or None; warn if many were missed."""
+    """Return the last missed schedule time in epoch ms, or None, and warning events.
+
+    There is one warning event if more than `MANY` schedule times were missed, otherwise none.
+    """
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
     if since_ms - now_ms > FAR_AHEAD_MS:
