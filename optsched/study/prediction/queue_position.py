@@ -65,7 +65,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """When a gang began to wait, and its queue position; None if the gang has no pending pod."""
+    """When a gang began to wait, and its position in the queue.
+
+    `standing` is None if the gang has no pending pod. Times are in epoch milliseconds.
+    """
 
     since_ms: int
     now_ms: int

@@ -41,7 +41,7 @@ class Style:
     """The moves that one annealing step considers; no style is best for all instances."""
 
     large: float  # Fraction of processes drawn with probability proportional to demand.
-    # Number of processes to swap, and number of candidate partners for them.
+    # `swapped` is the number of processes to swap, `against` the number of candidate partners.
     swapped: int
     against: int
 
