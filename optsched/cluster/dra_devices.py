@@ -46,8 +46,8 @@ times the number of requests.
 """
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names with which queues limit the devices of a DeviceClass. For a capacity
-of the devices, the name of the capacity and a dot precede it.
+"""Prefix of the resource names with which queues limit the devices of a DeviceClass. If a
+queue limits a capacity of the devices, the name of the capacity and a dot precede this prefix.
 """
 
 
@@ -179,8 +179,8 @@ class DeviceNeed:
     tolerations
         Tolerations of the request for device taints.
     alternatives
-        Alternative requests in order of preference; the first that can be met is used. If there are
-        any, the other fields of the request itself are ignored.
+        Alternative requests in order of preference; the first that can be met is used. If a
+        request has alternatives, its own other fields are ignored.
     queue_amounts
         The usage that the request adds to its queue, keyed by `deviceclass/…` resource.
     problem

@@ -49,7 +49,7 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """Return the position in the geometry of slice `number` of profile `kind`."""
+        """Return the geometry position of the slice with index `number` in the profile `kind`."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 

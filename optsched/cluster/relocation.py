@@ -44,8 +44,8 @@ class Move:
     to
         Name of the node on which capacity is reserved.
     gang, owner, queue
-        Gang, owner and queue of the evicted pod. Its replacement has the same gang or, if it is a
-        bare pod, the same owner.
+        Gang, owner and queue of the evicted pod. The replacement pod has the same gang or, if it is
+        a bare pod, the same owner.
     request
         Resource request of the evicted pod.
     at_ms
@@ -345,7 +345,7 @@ def with_terminating(
     """
     if not tasks:
         return snapshot
-    # A task is one object that its gang and its node share, so the evicted task must be one too.
+    # A task's gang and node share one `Task` object, so they must also share its evicted copy.
     marked: dict[int, Task] = {}
     nodes: list[Node] = []
     for node in snapshot.nodes:

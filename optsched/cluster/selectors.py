@@ -99,8 +99,8 @@ def narrowest_labels(
     """Return labels for each selector such that each selected object has at least one of them.
 
     The labels are those of one requirement with the operator `In`. If a selector has several such
-    requirements, the one whose labels the fewest other selectors name is used. A selector without
-    such a requirement gets no labels.
+    requirements, the function chooses the requirement whose most frequent label occurs least often
+    in all selectors. A selector without such a requirement gets no labels.
     """
     named = [
         [

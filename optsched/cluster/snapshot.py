@@ -134,8 +134,8 @@ class Node(_CacheOwner):
     def offer(self, resource: str) -> int:
         """Return the allocatable amount of one resource.
 
-        For a queue quota on a DeviceClass (`deviceclass/…`), it is unlimited, because the devices
-        themselves are allocated to claims.
+        For a queue quota on a DeviceClass (`deviceclass/…`), the amount is unlimited, because the
+        devices themselves are allocated to claims.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
         return max((n for name, n in self.allocatable if name == resource), default=limit)
@@ -394,8 +394,8 @@ class Queue:
     Attributes
     ----------
     capability
-        Hard limit by resource; a missing resource is unlimited. If it is None, all resources are
-        unlimited.
+        Hard limit by resource; a missing resource is unlimited. If `capability` is None, all
+        resources are unlimited.
     deserved
         Deserved amount by resource, for the `capacity` plugin; 0 for a missing resource.
     guarantee
@@ -407,8 +407,8 @@ class Queue:
     node_groups
         Node groups that the queue may use; ignored unless the policy enables a node group plugin.
     tolerance
-        The queue's overuse tolerance, or None. Reclaim first takes what queues with a tolerance use
-        beyond it, and then the overuse of other queues.
+        The queue's overuse tolerance, or None. Reclaim first takes the overuse that exceeds the
+        tolerance of queues with a tolerance, and then the overuse of other queues.
     problem
         The validation error of the Queue object, or None; no task of an invalid queue is placed.
 
@@ -474,7 +474,7 @@ class Claim:
         Volumes to which the waiting claim could be bound, in ascending order of size.
     driver, handle
         The volume's CSI driver, and the driver's name for the volume (empty while no volume
-        exists). Both are empty without a CSI driver.
+        exists). Without a CSI driver, both `driver` and `handle` are empty.
     zones
         (label, values) pairs: the zones and regions from which the volume can be reached.
 
@@ -494,7 +494,7 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim waits for a consumer and may compete with others for its volumes."""
+        """Whether the claim waits for a consumer and may compete with other claims for volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
@@ -526,8 +526,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may violate the budget. The administrator decides
-        this, not the owner of the budget.
+        Whether reclaim within a queue's guarantee may violate the budget. The administrator,
+        not the owner of the budget, decides whether it may.
 
     """
 

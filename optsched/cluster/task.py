@@ -135,7 +135,7 @@ class TaskShape:
         The vGPU or NPU request of each container that has one.
     device_claims
         Keys of the pod's ResourceClaims that are shared with other pods, allocated, or missing.
-        They restrict the nodes on which the task may run.
+        These claims restrict the nodes on which the task may run.
     devices
         Unallocated requests of the ResourceClaims that were created for this pod only.
     numa
@@ -215,9 +215,9 @@ class TaskShape:
 class TaskStatus(StrEnum):
     """The scheduling-relevant state of a task.
 
-    An expected task stands for the replacement of a moved pod until the pod's owner creates the
-    replacement, and reserves capacity on a node. The members are strings, because every session
-    hashes the status of every task, and Python caches the hashes of strings.
+    An expected task reserves capacity on a node for the replacement of a moved pod until the pod's
+    owner creates the replacement. The members are strings, because every session hashes the status
+    of every task, and Python caches the hashes of strings.
     """
 
     PENDING = "Pending"
@@ -271,7 +271,7 @@ _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
 
 
 def requirements_of(shape: TaskShape) -> dict[str, list[Requirement]]:
-    """Return the label requirements in all terms of each attribute of a shape that holds terms."""
+    """Return the label requirements in a shape's terms, keyed by the attribute with the terms."""
     node_terms: dict[str, Iterable[NodeTerm]] = {
         "node_affinity": shape.node_affinity.terms if shape.node_affinity is not None else (),
         "preferred_nodes": [term for _, term in shape.preferred_nodes],

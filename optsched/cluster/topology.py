@@ -31,10 +31,10 @@ class TopologyRequest:
     ----------
     highest_tier, highest_tier_name
         The highest tier that the HyperNode with all tasks may have, by number or by name. If
-        neither is set, any tier is allowed.
+        neither field is set, any tier is allowed.
     label
-        A node label; the nodes with the same value of it form one domain. If it is empty, the
-        domains are HyperNodes.
+        A node label; the nodes with the same value of this label form one domain. If `label` is
+        empty, the domains are HyperNodes.
     """
 
     mode: TopologyMode = TopologyMode.HARD

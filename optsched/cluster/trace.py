@@ -105,7 +105,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """The error for which an object was dropped from a trace.
+    """The error because of which an object was dropped from a trace.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return an error in an arrival that can be found without other objects, or None."""
+    """Return an error in the fields of one arrival, or None; other objects are not considered."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -320,7 +320,7 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} on the empty cluster"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # The gang needs at least the demand of its `least` tasks with the smallest requests.
+            # At least `least` tasks must start; those with the smallest requests demand least.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):

@@ -116,7 +116,7 @@ class VolumeAssignment:
                 self.volume_by_claim[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
-        """Assign a volume to a claim, moving others along an augmenting path (Kuhn).
+        """Assign a volume to a claim; other claims change volumes along an augmenting path (Kuhn).
 
         Returns whether such a path exists.
         """

@@ -96,7 +96,8 @@ def reserve(
         The problem of an earlier session, which speeds up compiling and does not change the result.
     is_ordered
         Whether the session places gangs whose reservation starts now before all other gangs of the
-        same priority. If it does, no capacity has to be reserved for these gangs.
+        same priority. If True, no capacity has to be reserved for gangs whose reservation starts
+        now.
 
     """
     snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
@@ -196,7 +197,7 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     use the reserved nodes; k grows with `late_ms`. The last of every 2^k slots is also the last of
     every 2^j slots for each j < k, so other gangs may use the nodes of several reservations in the
     same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs therefore
-    wait little longer than `late_ms`.
+    wait only slightly longer than `late_ms`.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

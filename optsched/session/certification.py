@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.session.session_input import SessionInput
 
 UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
-"""The reason of every waiting gang if the session does not explain (`SessionContext.explains`)."""
+"""The reason given for every waiting gang if `SessionContext.explains` is False."""
 
 _SHORT_OF_ROOM = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
@@ -198,7 +198,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return the scope with added bounds that hold for all plans that the policy allows."""
+    """Return `scope`, if possible with bounds that hold for all plans that the policy allows."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 MOST_ALIKE: Final = 200
-"""Maximum number of terms per namespace with the same required pod label, or with none."""
+"""Maximum number of affinity terms per namespace that require the same pod label, or no label."""
 
 _EVERYTHING: Final = LabelSelector(())
 
@@ -91,7 +91,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the terms beyond the first `MOST_ALIKE` for each required pod label, or with none."""
+    """Return the excess terms: those beyond `MOST_ALIKE` per required pod label, or without one."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
 Costs: TypeAlias = "dict[TaskShape | RelatedTerm, int]"
-"""Costs of a gang by their causes; a cause that several gangs share counts once."""
+"""Maps each task shape or term of a gang to its cost; if several gangs share it, it counts once."""
 
 Costly: TypeAlias = "tuple[Gang, Costs]"
 Labels: TypeAlias = frozenset[tuple[str, str]]
@@ -149,7 +149,7 @@ def _pending_shapes(gang: Gang) -> Collection[TaskShape]:
 
 
 def _cost(shape: TaskShape) -> int:
-    """Return an estimate of the work to filter nodes for a pod; a preferred pod term costs 2.
+    """Return the cost of filtering nodes for a pod; each preferred pod affinity term adds 2.
 
     Each affinity term is compared with the pod's other terms, each volume claim with its other
     claims, and each resource with its other resources. A requirement is compared with every node.
@@ -184,7 +184,7 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
         selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
         if term.selector is None:
             continue
-        # Many requirements of a selector take as long as many pods with one requirement.
+        # Comparing one pod with many requirements takes as long as many pods with one requirement.
         cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
         if cost:
             costs[term] = cost
@@ -194,7 +194,7 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
 def _count_pods(
     gangs: Sequence[Gang], pods: Sequence[Mapping[Labels, int]], wanted: Collection[tuple[str, str]]
 ) -> Counter[tuple[str | None, tuple[str, str] | None]]:
-    """Count the different pending pods of each namespace, in total and by each wanted label.
+    """Count the different pending pods of each namespace, in total and by each label in `wanted`.
 
     The namespace None stands for all namespaces, and the label None for all pods.
     """

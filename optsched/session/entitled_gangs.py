@@ -1,4 +1,4 @@
-"""Gangs that are entitled to start before a backfill reservation of another queue.
+"""Gangs that may ignore a reservation, because their queue is entitled to the capacity.
 
 Mathematics: models/formulation/reservation.md.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def find_entitled_gangs(
     problem: Problem, rules: RuleSet, reservations: Sequence[CapacityReservation]
 ) -> tuple[CapacityReservation, ...]:
-    """Add to each reservation the gangs that are entitled to start before it.
+    """Add to each reservation the gangs that may ignore it, because their queues are entitled.
 
     A gang of another queue is entitled if two conditions hold. First, its queue would stay within
     its entitlement if the gang's minimum started. Second, the queue of the gang with the
@@ -58,7 +58,7 @@ class _EntitledGangs:
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
     def extend(self, reservation: CapacityReservation) -> CapacityReservation:
-        """Add to a reservation the gangs that are entitled to start before it."""
+        """Add to a reservation the gangs that may ignore it, because their queues are entitled."""
         reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))

@@ -78,7 +78,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """The victims of a trial on axis V, and the first reservation that they delay, or None."""
+    """A trial's victims (indices on axis V), and the first reservation that they delay, or None."""
 
     victims: I64
     delayed: int | None
@@ -235,7 +235,7 @@ class EvictionTrial:
 
 
 def _victims(eviction: EvictionProblem, found: HeuristicSolution) -> I64:
-    """Return the tasks that a solution evicts, on axis V."""
+    """Return the tasks that a solution evicts, as indices on axis V (running tasks)."""
     groups = eviction.groups
     order = np.argsort(groups.of_task, kind="stable")
     first = np.searchsorted(groups.of_task[order], np.arange(len(groups)))

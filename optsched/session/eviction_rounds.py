@@ -137,7 +137,7 @@ def _evict_pods(
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Find victims gang by gang; return the round with them, and the gangs that no eviction helps.
 
-    The search leaves `kept_ms` of the time for the joint search for victims. A gang's victims
+    The search leaves `kept_ms` milliseconds for the joint search for victims. A gang's victims
     depend on the victims of more important gangs, so if a gang cannot use the capacity freed for
     it, the whole search is repeated without the gang. The gangs in `reclaiming` do not preempt
     pods.
@@ -292,7 +292,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 
 def _signed_values(each: Round) -> dict[str, int]:
-    """Return each gang level's value, keyed by name; values of minimised levels are negated."""
+    """Return the value of each level over gangs, by name; minimised levels are negated."""
     pairs = zip(each.levels, each.solutions[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value

@@ -113,7 +113,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no plan with the same values on the levels over gangs places a task."""
+        """Whether no plan with the values of this plan on the levels over gangs places a task."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all

@@ -1,9 +1,9 @@
 """Avoid plans that start a gang and preempt higher-priority pods in the same queue.
 
-Mathematics: models/formulation/victims.md, "Priority inversions". The objective values starting a
-gang more than any number of victims. A lower-priority gang may therefore be placed on idle
-capacity, and a higher-priority gang then needs victims. In the next session, these victims would
-evict the pods of the lower-priority gang.
+Mathematics: models/formulation/victims.md, "Priority inversions". In the objective, to start a
+gang counts more than to avoid any number of victims. A lower-priority gang may therefore be placed
+on idle capacity, and a higher-priority gang then needs victims. In the next session, these victims
+would evict the pods of the lower-priority gang.
 """
 
 from __future__ import annotations

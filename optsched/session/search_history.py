@@ -30,7 +30,7 @@ PROVED_BEFORE = "proved before"
 
 
 class History:
-    """The progress and incumbents of all searches of a session, each reported as soon as found.
+    """The progress and incumbents of all searches of a session, reported as soon as they are found.
 
     Parameters
     ----------

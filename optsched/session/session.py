@@ -190,7 +190,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
     """Verify actions against every hard rule, and compute their value on every level.
 
     Nothing is solved: the result depends only on the snapshot, the policy and the actions. Gangs
-    that borrow count in the levels `lent`, not in the admission levels.
+    that borrow count in the levels over loans, not in the admission levels.
 
     Raises
     ------

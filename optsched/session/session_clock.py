@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
-"""The smallest budget in ms, and the smallest deterministic time in s, of a shorter search."""
+"""Minimum time limit (ms) and minimum deterministic time (s) of a shorter search."""
 
 
 class SessionClock:
@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search; estimates the time to verify and explain."""
+        """The ms before the first search, which are the estimate for verifying and explaining."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -118,8 +118,9 @@ class SessionClock:
     def limits(self) -> Limits:
         """The limits of one search, fixed when first read.
 
-        All searches together may take two budgets. If the period is too short for that, each search
-        gets less time, but at least half a budget, because no gang could preempt with less.
+        A budget is the time limit of one search, and all searches together may take two budgets. If
+        the period is too short for that, each search gets less time, but at least half a budget,
+        because no gang could preempt with less.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -175,18 +176,18 @@ class SessionClock:
 
     @property
     def least_placement_ms(self) -> int:
-        """The shortest time of a placement search in ms: a quarter of a budget."""
+        """The minimum time of a placement search in ms: a quarter of a search's time limit."""
         return (self.limits.budget_ms or 0) // 4
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """The time of the joint victim search in ms: half a budget, or None without a budget."""
+        """The joint victim search's time in ms: half a search's time limit; None if unlimited."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
-        """The limits of a loan search, with a quarter of the budget; None if no time is left."""
+        """A loan search's limits, with a quarter of a search's time; None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None

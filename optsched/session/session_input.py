@@ -179,7 +179,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
-    """Return tiers by the queue and gang priorities that the policy uses, queue priority first.
+    """Return the gangs' tiers by the priorities that the policy uses, queue before gang priority.
 
     If the policy has the plugin `conformance`, system gangs precede all other gangs.
 
@@ -318,7 +318,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
-        """Return the names in `counts`, which maps a name to the number of nodes that store it."""
+        """Return the names in `counts`, which maps each stored name to its number of nodes."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)
 

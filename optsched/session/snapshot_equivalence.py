@@ -88,7 +88,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task, as running if it is bound, because no rule distinguishes these statuses."""
+    """Return a bound task as a running task, because no rule distinguishes these statuses."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -124,5 +124,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Return the time in ms within which a session aims to end: its period or 2.5 budgets."""
+    """Return the ms within which a session aims to end: its period, or 2.5 budgets if longer."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Minimum relative difference from the decayed last written usage, for which usage is written."""
+"""Usage is written if it differs by more than this fraction from the decayed written usage."""
 
 
 class UsageKeeper:
@@ -66,7 +66,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return each queue's usage without its child queues; reuse the sums of unchanged gangs."""
+        """Return the amounts that each queue's own gangs hold; reuse sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
