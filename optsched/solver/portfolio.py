@@ -77,7 +77,7 @@ ROUNDS_OF_WORK = 4
 """Number of neighbourhoods to search if there is no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""Maximum time in milliseconds that the engines reserve for other work."""
+"""Maximum milliseconds of a budget that are kept for work other than the engines."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -548,7 +548,7 @@ class _SolverProgress:
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return the problem, incumbent and goal without the gangs that node classes cannot model."""
+    """Return problem, incumbent and `Goal` without the gangs that node classes cannot model."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -558,7 +558,7 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Return the problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
+    """Return problem, incumbent and `Goal` without `gangs` (G,), whose decisions become final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)

@@ -557,7 +557,7 @@ class _ClassClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Node of the tasks that share a claim, their number, and how many of them need not wait.
+    """The tasks that share a claim: their node, their number, and how many need not wait.
 
     The other tasks that share the claim wait until terminating tasks end.
     """

@@ -154,8 +154,8 @@ class DeviceShare(Rule):
     prefers, weight
         The preference for devices in use or for idle devices, and the weight of the node score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates. This attribute is
-        used only when cluster objects are read.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates.
+        `geometries_in` is used only when cluster objects are read.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
@@ -785,7 +785,8 @@ class _DeviceRows:
             model.add_row([variable, tasks], [1, -1], upper=0)
             device = self._devices[at]
             if device.mode == MIG:
-                # The w of all profiles sum to v, because every task on a MIG device gets one slice.
+                # Every task on a MIG device gets one slice, so the task counts of all slice types
+                # sum to the task count `variable` of the device.
                 kinds = slices(device, self._left[at], need)
                 counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
                 chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
@@ -806,7 +807,10 @@ class _DeviceRows:
     def _bound_slices(self, at: int) -> None:
         """Add constraints that the device `at` has at most one MIG geometry.
 
-        The constraints are Σ w + held ≤ count · q and Σ q ≤ 1.
+        Per slice type, Σ w + held − evicted ≤ count · q, and over all geometries, Σ q ≤ 1. The
+        variables w count the placed tasks on slices of the type, `held` is the number of used
+        slices, and `evicted` the number of slices that victims release. `count` is the number of
+        slices that the geometry provides, but at least `held`. q is 1 if the geometry is in use.
 
         A device with two geometries in use gets no task until only one of them is in use.
         """

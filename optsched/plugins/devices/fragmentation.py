@@ -210,7 +210,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs and tasks request GPUs or queues use GPUs."""
+    """Return True if ready nodes have idle GPUs, and tasks request or queues use GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -256,10 +256,12 @@ class FragLevel:
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return the exact expression for whole GPUs, or 0 if any task has a GPU share.
 
-        The expression is Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n] and R[n] is the
-        number of idle GPUs of node n. Without GPU shares, a GPU class that can run on a node causes
-        no waste there. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n suffice
-        for class m. Because waste is minimized, runs[m, n] is 1 wherever the constraints allow it.
+        The expression is Σ 1000 · share[m] · waste[m, n], where share[m] is the weight of GPU class
+        m and waste[m, n] ≥ R[n] − top[n] · runs[m, n]. Node n has R[n] idle GPUs after the
+        placements, and top[n] idle GPUs before them. Without GPU shares, a GPU class that can run
+        on a node causes no waste there. The variable runs[m, n] can be 1 only if the CPU and GPUs
+        of node n suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the
+        constraints allow it.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):

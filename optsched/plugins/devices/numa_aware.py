@@ -267,7 +267,8 @@ class NumaAware(Rule):
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
         """Return scores (N,) for nodes, given how many NUMA nodes (N,) a task would use.
 
-        `nodes` (N,) selects the candidate nodes. A node with an unknown number gets the score 0.
+        `nodes` (N,) selects the candidate nodes. A node gets the score 0 if the mask
+        `nodes_with_policy` (N,) excludes it, or if the number of NUMA nodes is unknown (0).
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -282,7 +283,7 @@ class NumaAware(Rule):
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
-    """Return layout and idle amounts of each node (N,), or None if the node aligns no CPUs."""
+    """Return each node's NUMA layout and idle amounts (N,); None for nodes without a layout."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
@@ -337,7 +338,7 @@ def _choose_cells(
 ) -> list[dict[int, _Terms]]:
     """Add constraints that choose one set of NUMA nodes for each task of a container.
 
-    Per container, Σ_option v = tasks.
+    Per container, Σ_option v = tasks, where the variable v counts the tasks that use an option.
 
     `containers` lists, for each container, its request, the variable that counts its tasks, and the
     maximum number of tasks. Returns the (variable, amount) pairs of each set of NUMA nodes, for

@@ -94,11 +94,13 @@ class Proportions(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints that leave resources for the idle devices of each node.
 
-        Per node, Σ request · u − Σ max(kept · device − request, 0) · u ≤ slack.
+        Per node, device type and resource, Σ request · u − Σ max(kept · devices − request, 0) · u ≤
+        slack (see `_Slack`).
 
         The first sum is over task classes without devices, the second over task classes with
-        devices. The variable u counts the tasks of a class on a node. The constraint of a node is
-        enforced only if tasks without devices are placed on the node.
+        devices. The variable u counts the tasks of a class on a node. `kept` is the amount to
+        reserve per idle device, and `devices` the number that one task requests. The constraint of
+        a node is enforced only if tasks without devices are placed on the node.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:

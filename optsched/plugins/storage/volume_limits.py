@@ -179,7 +179,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return the mask (N,) of nodes that can attach all requested volumes they lack."""
+        """Return the mask (N,) of nodes that can attach those volumes not attached to them yet."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -188,7 +188,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach the requested volumes that it lacks."""
+        """Return whether a node can attach those volumes that are not attached to it yet."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:

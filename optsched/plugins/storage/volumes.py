@@ -177,9 +177,10 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the names of the nodes whose pods already use scarce claims, keyed by claim.
+    """Return the names of the nodes whose pods already use each scarce claim, keyed by claim.
 
-    A claim that cannot be matched to a volume is omitted.
+    Scarce claims may compete for volumes (see `Claim.is_scarce`). A claim that cannot be matched to
+    a volume is omitted.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -220,7 +221,7 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Number the nodes (N,); nodes that reach equal volumes of the claims get equal numbers."""
+        """Number the nodes (N,); nodes that offer the claims the same volumes get equal numbers."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -398,8 +399,8 @@ class VolumeFill(Rule):
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. For utilizations
-        between two pairs, the score is interpolated linearly.
+        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between the
+        utilizations of two neighbouring pairs, the score is interpolated linearly.
 
     """
 

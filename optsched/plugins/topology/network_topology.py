@@ -157,10 +157,11 @@ class NetworkTopology(Rule):
         """Return scores that make tasks without a network topology prefer HyperNodes in use.
 
         The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] / Σ_t
-        fading^t. The index t numbers the existing tiers, starting with the lowest. If no domain of
-        a tier contains the node, its packing counts as 1 for this tier. Nodes outside HyperNodes
-        therefore come first (Volcano `batchNodeOrderFnForNormalPods`). The score is computed once,
-        at the start of the session, whereas Volcano updates it with every task.
+        fading^t. The index t numbers the existing tiers, starting with the lowest, and `packing` is
+        the relative usage of a domain. If no domain of a tier contains the node, its packing counts
+        as 1 for this tier. Nodes outside HyperNodes therefore come first (Volcano
+        `batchNodeOrderFnForNormalPods`). The score is computed once, at the start of the session,
+        whereas Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -432,7 +433,11 @@ class TierLevel:
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return Σ (tier[d] − least) · v[h, d] + Σ least over the allowed domains."""
+        """Return ideal + Σ (tier[d] − least[h]) · v[h, d] over the allowed domains d.
+
+        v[h, d] counts the gangs of class h, or their subgroups, that use domain d. least[h] is
+        their lowest allowed tier, and the ideal is the sum of these tiers over all of them.
+        """
         problem = form.problem
         form.choices = _choices(form, candidates)
         form.choices.add_supply_rows(supplied)

@@ -98,7 +98,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return running pods that have anti-affinity to the class or to which the class has it."""
+        """Return the running pods with anti-affinity to the class, in either direction."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -309,14 +309,14 @@ class _TermCounts:
         self.stays_positive: Bool = staying > 0
 
     def add(self, terms: I64, nodes: I64, numbers: I64) -> None:
-        """Add `numbers` (n,) pods on `nodes` (n,) to each of the `terms` (m,)."""
+        """Add `numbers` (n,) pods on `nodes` (n,) to the counts of each of the `terms` (m,)."""
         if len(terms):
             at = terms[:, None], nodes
             np.add.at(self.counts, at, numbers)
             self._refresh(at)
 
     def release(self, terms: I64, node: int, number: int) -> None:
-        """Count `number` more pods of a node as leaving, for each of the `terms` (m,)."""
+        """Count `number` more pods of a node as evicted, for each of the `terms` (m,)."""
         self.leaving[terms, node] += number
         self._refresh((terms, node))
 
@@ -364,8 +364,8 @@ class _SelectedCounts(Greedy):
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
                 # If no domain has a selected pod, pods that select each other may start in a domain
-                # with nominated pods of the term. Without nominated pods of the term, they may
-                # start in any domain.
+                # with nominated pods that the term selects. If there are none, they may start in
+                # any domain.
                 near = _in_domains(problem, m, selected.counts[m] - leave)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
@@ -405,7 +405,7 @@ class _Supply:
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Forbid tasks with the constraint Σ variables ≤ 0."""
+        """Add the constraint Σ variables ≤ 0, which forbids the tasks that they count."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
@@ -509,8 +509,8 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        # A new domain may be started only if all tasks of the groups are evicted: number · Σ start
-        # ≤ leave.
+        # A new domain may be started only if all tasks of the groups are evicted. Per group:
+        # number of tasks · Σ start ≤ number of evicted tasks.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)

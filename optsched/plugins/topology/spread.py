@@ -109,7 +109,8 @@ class Spread(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints on the pod count of each domain.
 
-        For each domain d, least ≤ count[d] and count[d] ≤ least + maxSkew.
+        For each domain d, least ≤ count[d] and count[d] ≤ least + maxSkew. The variable `least`
+        stands for the smallest count.
 
         The maxSkew constraint is enforced only if a task with the spread constraint is placed in
         domain d.
@@ -138,7 +139,8 @@ class Spread(Rule):
                 counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
                 counted = counted[counted >= 0]
                 leaving = evictions.leave[groups[domain_of_group == d]]
-                # The count of a domain is held + Σ counted − Σ leaving.
+                # The count of a domain is `held`, plus the placed tasks (`counted`), minus the
+                # evicted tasks (`leaving`).
                 changes = np.concatenate([counted, leaving])
                 signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
                 if d in domains.present:
@@ -259,7 +261,7 @@ class _SpreadCounts(Greedy):
                 if theirs is not None:
                     count = theirs.count_by_domain(counts.selected[m])
                     full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
-                    # The constraint matters only in domains with a task of the other class.
+                    # The constraint of the class `other` matters only in domains with its tasks.
                     occupied = np.zeros(theirs.number, np.bool_)
                     occupied[theirs.domain_of[(placed > 0) & (theirs.domain_of >= 0)]] = True
                     open_to &= ~(theirs.nodes(full & occupied) & theirs.eligible)

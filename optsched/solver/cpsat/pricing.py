@@ -121,7 +121,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
         for q in [q for q in kept if q != r and by_all[q]]:
-            # Tasks within the capacity of resource q use at most this amount of resource r.
+            # Any tasks that fit the capacity of resource q use at most `most` of resource r.
             worst = int(np.argmax(request[:, r] / request[:, q]))
             most = capacity[:, q] * request[worst, r] // request[worst, q]
             if (most <= capacity[:, r]).all():
@@ -143,7 +143,7 @@ class _Table:
 
 
 class _Group:
-    """Node classes with the same allowed task classes, and their common table."""
+    """Node classes with the same allowed task classes, which share a table of best values."""
 
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes

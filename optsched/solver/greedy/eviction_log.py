@@ -123,7 +123,7 @@ class EvictionLog:
             self._record(self.uncommitted.pop(), -1)
 
     def commit(self, gang: int, action: str) -> None:
-        """Commit all uncommitted evictions as evictions for a gang by an action."""
+        """Commit all uncommitted evictions, which an action made for a gang."""
         running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
         for v in self.uncommitted:
             task = running.tasks[v]

@@ -1,4 +1,4 @@
-"""Gang classes: groups of gangs that only age and name distinguish for the pipeline.
+"""Gang classes: groups of gangs that, for the pipeline, differ only in age and name.
 
 A result for one gang holds for its whole class until a pod of the class is placed or evicted. If a
 gang failed to start and nothing has changed since, the pipeline skips the other gangs of its class.

@@ -159,8 +159,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer gangs whose candidates hold most of the requested resources that the gang
-            # holds.
+            # Of the requested resources that a gang holds, its candidates hold some fraction.
+            # Prefer gangs with a high fraction.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)
@@ -188,7 +188,7 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its remaining tasks, or None if one of these may not be evicted."""
+        """Return a gang and its tasks that still run, or None if not all may be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
@@ -270,7 +270,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Undo evictions that the gang does not need; the most important victims come first."""
+        """Undo evictions that the gang does not need, starting with the most important victims."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.log.keep_running(unit)

@@ -176,7 +176,7 @@ class NodeView:
 
 
 ALL_NODES = NodeView()
-"""The view without mask and bonus."""
+"""The `NodeView` without mask and bonus."""
 
 
 class NodeTable:
@@ -244,7 +244,7 @@ class NodeTable:
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, whatever capacity is idle.
+        """Return the score (N,) of the next task of a class, regardless of idle capacity.
 
         The score is `NOWHERE` on nodes that the class may not use.
         """

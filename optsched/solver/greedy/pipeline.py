@@ -128,7 +128,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return the gangs in the order in which `allocate` would consider them without placements."""
+    """Return the gangs in the order in which `allocate` would consider them if it placed none."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -301,7 +301,7 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # A subgroup may have more than `number` tasks.
+        fewer = min(grown, number) // 2  # An entire subgroup may exceed `number`.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:

@@ -151,7 +151,7 @@ class PlacementState:
         return without_marked(gangs, done, self.problem.num_gangs)
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether no node was found for an entry of the gang since the last undo."""
+        """Return whether, since the last undo, no node was found for some entry of the gang."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
@@ -162,8 +162,8 @@ class PlacementState:
     def could_start(self, gang: int) -> bool:
         """Return False if idle capacity or a queue's limit keeps a rigid gang from starting.
 
-        Each task class is checked as if the gang had no other tasks. Returns True for gangs that
-        are not rigid.
+        A rigid gang has not started and can start only with all its pending tasks. Each task class
+        is checked as if the gang had no other tasks. Returns True for gangs that are not rigid.
         """
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:

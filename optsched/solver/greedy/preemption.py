@@ -192,8 +192,9 @@ class GreedyPreemption:
     def iterate_attempts(self) -> Iterator[None]:
         """Yield once for each attempt to reclaim.
 
-        Reclaims within a guarantee may override budgets that yield to guarantees only in the last
-        attempt. No budget is overridden if other evictions suffice.
+        Disruption budgets that yield to guarantees are respected until the last attempt. In the
+        last attempt, reclaims within a guarantee may override these budgets. No budget is
+        overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -351,8 +352,8 @@ class GreedyPreemption:
         most_tasks = partial(plugins.most_reclaimed, queue)
         if action == PREEMPT:
             freed: list[int] = running.request[candidates].sum(axis=0).tolist()
-            # Without victims, evictions do not raise the queue's limit, so the current limit is a
-            # bound.
+            # Without candidates, no eviction can raise the queue's limit, so the current limit is
+            # an upper bound.
             most_tasks = (
                 partial(plugins.most_preempted, queue, freed=freed)
                 if len(candidates)
@@ -446,8 +447,8 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if action == PREEMPT and not len(candidates):
-            # Without victims, evictions do not raise the queue's limit, so the current limit is a
-            # bound.
+            # Without candidates, no eviction can raise the queue's limit, so the current limit is
+            # an upper bound.
             for entry, number in left.items():
                 most = self.plugins.max_tasks(queue, self.placing.class_of(gang, entry))
                 left[entry] = min(number, most)
@@ -589,7 +590,7 @@ class GreedyPreemption:
 
     @cached_property
     def _requested_by_shape(self) -> Bool:
-        """The mask (S, R) of resources that tasks allowed to preempt request, by gang shape."""
+        """The resources requested by tasks that may preempt: a mask (S, R) by gang shape."""
         problem, shapes = self._problem, self._problem.shapes
         entries = np.flatnonzero(self._preempting)
         found = np.zeros((len(shapes.shapes), len(problem.resources)), np.bool_)

@@ -209,7 +209,7 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # The inherited values depend on the nodes of running tasks but not on used amounts.
+        # Values inherited from `alone` depend on nodes of running tasks but not on used amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )

@@ -41,8 +41,8 @@ def find_lacking_shapes(
     counts
         (E,) number of tasks of each entry that may be placed.
     most_tasks
-        Returns the maximum number of tasks of a task class; None means no limit. The function is
-        called only for task classes of gang shapes that reach their minimum without this limit.
+        Returns the maximum number of tasks of a task class; None means no limit. `most_tasks` is
+        called only for task classes of gang shapes that `idle` alone does not put in the mask.
 
     """
     arrays = problem.shapes
