@@ -212,7 +212,7 @@ class NodeLevel(Level, Protocol):
 
 
 class DomainLevel(Level, Protocol):
-    """A level over the network domains in which gangs and their subgroups are placed."""
+    """A level that depends on the network domains in which gangs and subgroups are placed."""
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return the level as an expression of the node model; may add variables.
@@ -264,8 +264,8 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """True if `gang_key` is equal for all gangs of a gang class that use no resources.
 
-    Sort keys that use a gang's age, name or estimate differ between gangs of the same class. See
-    `solver.greedy.gang_classes`.
+    Sort keys that use a gang's age, name or estimated runtime differ between gangs of the same
+    class. See `solver.greedy.gang_classes`.
     """
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
@@ -318,8 +318,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If False, the pipeline opens a custom plugin
-        twice: for the problem, and for the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If False, the pipeline calls `Rule.open` of a
+        custom rule twice: for the problem, and for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 

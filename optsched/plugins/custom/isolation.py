@@ -161,8 +161,8 @@ class IsolatedRule(Rule):
     def verify(self, world: World) -> Iterable[Violation]:
         """See `Rule`.
 
-        If the inner rule fails, reject the gangs for which it fails; if it fails for no gang alone,
-        reject all gangs.
+        If the inner rule fails, check each gang by itself and reject the gangs for which the rule
+        fails again; if there is none, reject all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))

@@ -47,10 +47,11 @@ class Floors:
         a guarantee.
     overridable
         (V,) mask of running tasks that are protected only by annotations or by exhausted budgets
-        that yield to guarantees. Equal to `waivable` if no budget yields.
+        that yield to guarantees. Equal to `waivable` if no disruption budget yields to
+        guarantees.
     yielding
-        (V,) mask of running tasks that are covered by a budget that yields to guarantees; all
-        False if no queue has a guarantee.
+        (V,) mask of running tasks that are covered by a disruption budget that yields to
+        guarantees; all False if no queue has a guarantee.
 
     """
 
@@ -294,8 +295,8 @@ class _Unit(NamedTuple):
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
     """Yield the units (victims that a gang or subgroup loses together) of a reclaim's gangs.
 
-    A gang that loses all its tasks first loses single tasks, down to its minimum; the remaining
-    tasks form one unit. A subgroup loses its tasks in the same way; its minimum is its size.
+    To evict an entire gang, single tasks are evicted first, until only the gang's minimum is left;
+    the remaining tasks form one unit. The same applies to a subgroup, whose minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -324,8 +325,9 @@ def _make_unit(
 ) -> _Unit:
     """Return the unit of `number` tasks evicted together among a gang's or subgroup's victims.
 
-    For each resource, victims of this preemptor that do not use the resource are counted first, up
-    to `number`.
+    `mine` contains the victims of one preemptor. The unit's usage of a resource assumes that as
+    many of the `number` tasks as possible are tasks of `mine` that do not use the resource, and
+    that the other tasks are the victims with the largest usage.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -418,7 +420,7 @@ class _Shares:
         """Yield lending queues that lose a unit while they use no more than their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and those of its units that have several tasks.
+        that the lending queue loses, and the units of several tasks that it loses.
         `_group_victims` selects the resources to compare. A victim that uses none of the compared
         resources may always be reclaimed.
         """
@@ -454,9 +456,10 @@ class _Shares:
         its victims use. If `_by_use` is False, a group's resources are the requested resources for
         which the queue has a deserved share.
 
-        If `_by_use` is True, victims are also grouped by those of their units that use further
-        resources with a deserved share. For such a group, it also suffices that the queue exceeds
-        its share of a resource that one of these units uses.
+        If `_by_use` is True, the grouping also depends on the units that contain a victim. A unit
+        counts only if it uses a resource that has a deserved share and that the victim itself does
+        not use. For a group with such units, it also suffices that the queue exceeds its share of a
+        resource that one of these units uses.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

@@ -43,7 +43,7 @@ class Relief:
         (V, K) the assumed usage of each running task.
     fits
         True if a task is moved only when a single node has enough space for it. If `fits` is False,
-        only the total space of all nodes is checked.
+        it suffices that the total `space` of all nodes is large enough for the task.
 
     """
 
@@ -70,7 +70,7 @@ class Moves:
         The maximum number of a gang's tasks that may be evicted together, by gang index. A gang
         that is not in the mapping has no limit.
     whole
-        Indices of gangs that may be evicted entirely if they can lose no single task.
+        Indices of gangs that may be evicted entirely if no individual task can be evicted alone.
     relief
         The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
         only while its node has excess load.

@@ -58,7 +58,7 @@ def find_needless(
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    spare: set[str] = set()  # Each gang could keep all its victims in `spare`.
+    spare: set[str] = set()  # With its victims in `spare` kept, each gang is complete.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             spare |= {task.key for task in tasks}
@@ -80,11 +80,11 @@ def _find_doubtful(
 
     If a node of the preemptor has too many victims, only its largest victim is returned.
 
-    `elsewhere` contains victims on nodes without tasks of the preemptor; each gang could keep all
-    its victims in `elsewhere`.
+    `elsewhere` contains victims on nodes without tasks of the preemptor. A gang that kept all its
+    victims in `elsewhere` would meet its minimums.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Each victim in `spare` would alone, if kept, make its gang complete.
+    spare: set[str] = set()  # Keeping any one victim in `spare` makes its gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]

@@ -139,7 +139,9 @@ class Rescheduling(Rule):
         parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
         size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
         parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
-        # `size` · `over` / 10⁶ without overflow; at least 1 if the exact value is positive.
+        # `over` is the utilization above the target, in millionths of the allocatable `size`.
+        # The excess is `size` · `over` / 10⁶, computed without overflow; it is at least 1 if the
+        # exact value is positive.
         over = parts - targets
         exact = size // MILLION * over + size % MILLION * over // MILLION
         excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
@@ -155,7 +157,7 @@ class Rescheduling(Rule):
             excess=excess,
             space=np.where(takes[:, None], -excess, 0),
             is_open=takes,
-            uses=requested,  # an estimate of the usage, which is unknown
+            uses=requested,  # The usage of a single task is unknown.
             fits=self.strategy.fits,
         )
 

@@ -343,9 +343,9 @@ class Claims:
     def find_reclaims(self) -> dict[str, str]:
         """Return the guaranteed queue of each reclaim within a guarantee, keyed by victim key.
 
-        Gangs that can reclaim their victims only within a guarantee, because the victims are
-        protected, come first. The remaining gangs follow in plan order, each if all tasks that the
-        plan places for it fit the guarantee.
+        A guarantee first covers the gangs that can reclaim their victims only within it, because
+        the victims are protected. The other gangs follow in plan order. The guarantee covers such
+        a gang if all tasks that the plan places for it still fit the guarantee.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:

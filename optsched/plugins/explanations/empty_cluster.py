@@ -3,8 +3,8 @@
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
 Taints, node labels and plugins that check single nodes still apply. Pods of other gangs, queue
 limits and constraints that other pods may help to satisfy (e.g. required pod affinity or topology
-spread) are ignored. A gang that can start in any state of the cluster therefore fits the empty
-cluster.
+spread) are ignored. Therefore, a gang that can start in at least one state of the cluster also fits
+the empty cluster.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class EmptyCluster:
 
 
 _MOST_COMPARED: Final = 16
-"""Maximum number of requested resources for which each resource is tested individually."""
+"""Maximum number of requested resources that are made unlimited one by one to find a shortage."""
 
 
 class _TooManyChecksError(Exception):

@@ -168,7 +168,7 @@ class Explainer:
         demands = [self._build_demand(item.task_class, item.role, number) for item, number in items]
         never = _impossible_reason(problem.resources, demands, lack)
         if never.code is ReasonCode.PREDICATES:
-            # A rule's reason for excluding the nodes is more specific than `never`.
+            # A reason that a rule gives is more specific than the general reason `never`.
             return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
         return never
 

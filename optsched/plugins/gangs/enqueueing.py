@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def least_resources(problem: Problem) -> I64:
-    """Return the `missing_resources` (G, R) of each gang; resources that are not listed are 0."""
+    """Return the missing resources (G, R) of each gang; resources that are not listed are 0.
+
+    These are `minResources` minus the requests of succeeded tasks (`Gang.missing_resources`).
+    """
     stake_of, stakes = problem.gang_columns.stakes
     columns = {name: r for r, name in enumerate(problem.resources)}
     return sparse_table((stake.minimum for stake in stakes), columns)[stake_of]
@@ -81,7 +84,7 @@ def expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Permits enqueueing while enqueued gangs' missing resources are ≤ factor · total − used.
+    """Permits enqueueing while usage plus enqueued gangs' missing resources is within a limit.
 
     Attributes
     ----------

@@ -207,7 +207,10 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add the constraint Σ x[f] ≥ need · y over the sets f of equal tasks of a gang class."""
+    """Add the constraint Σ x[f] ≥ need · y over the sets f of equal tasks of a gang class.
+
+    x[f] is the number of placed tasks of f; the variable `start` (y) counts the started gangs.
+    """
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -243,7 +246,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # reflects the log up to index `_log_read`
+        self._has_spare: Bool = self._spare > 0  # accounts for `gang_log[:_log_read]`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
@@ -279,7 +282,10 @@ class _Order(Greedy):
     reclaim_reach = preempt_reach
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `GangPreemption`. All victims are allowed, because the action evicts entire gangs."""
+        """See `GangPreemption`.
+
+        All victims are allowed, because `gangpreempt` and `gangreclaim` may evict entire gangs.
+        """
         return victims
 
     gang_reclaimable = gang_preemptable
@@ -324,7 +330,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether `idle`, minus the excess reserved for started gangs, covers `least`."""
+        """Return whether `idle` covers `least` plus the excess that is kept for started gangs."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 

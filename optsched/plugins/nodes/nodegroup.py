@@ -270,7 +270,7 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 
 
 def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return the mask (V,) of running tasks that count in `spot.held`."""
+    """Return the mask (V,) of running tasks whose resources are part of `spot.held`."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -281,8 +281,8 @@ def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
 class _Limits(Greedy):
     """Tracks the resources that queues use in node groups while tasks are placed and evicted.
 
-    `_held` contains, for each queue, the used amounts (R,) that correspond to each limit in
-    `_spots`.
+    For each limit in `_spots`, `_held` contains the amounts (R,) that the queue uses in the node
+    group.
     """
 
     _problem: Problem

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score larger than all other scores together; their fractional digits stay exact."""
+"""A score above the sum of all other scores, whose fractional digits it does not round away."""
 
 
 class Shards(Rule):

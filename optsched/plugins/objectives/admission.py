@@ -166,11 +166,14 @@ class Started(_TierLevel):
         return int(self.weight[gangs[starts]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is the value if all gangs of the tier start."""
+        """See `Level`. The result is the level's value if all gangs of the tier start."""
         return int(self.weight[self._gangs[problem.shape_of[self._gangs] >= 0]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_h weight[h] · y[h] over the gang classes of the tier."""
+        """Return Σ_h weight[h] · y[h] over the gang classes of the tier.
+
+        y[h] is the number of started gangs of class h.
+        """
         gangs = form.gangs
         counted = (gangs.tier_of == self.tier) & (form.start >= 0)
         first = gangs.members[gangs.member_start[:-1][counted]]
@@ -195,11 +198,14 @@ class Placed(_TierLevel):
         return int(self.weight[outcome.problem.task_class[placed]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is the value if all tasks of the tier are placed."""
+        """See `Level`. The result is the level's value if all tasks of the tier are placed."""
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_f weight[f] · x[f] over the sets f of equal tasks in the tier's gangs."""
+        """Return Σ_f weight[f] · x[f] over the sets f of equal tasks in the tier's gangs.
+
+        x[f] is the number of placed tasks of f.
+        """
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]

@@ -76,7 +76,7 @@ class NodeScore:
     def ideal(self, problem: Problem) -> int:
         """See `Level`.
 
-        The ideal is the value if every task is on the node with its best score.
+        The result is the level's value if every pending task is on the node with its best score.
         """
         return problem.derived(self._best)
 

@@ -85,7 +85,9 @@ class Fifo(Rule):
         For classes h' after h: x[h'], y[h'] ≤ most · b[h]. For each class h: m · b[h] ≤ y[h] and
         b[h] ≤ b[class before h].
 
-        h and h' are gang classes; b[h] ∈ {0, 1} is 1 if all gangs up to class h are placed.
+        h and h' are gang classes. b[h] ∈ {0, 1} is 1 only if all gangs up to class h are placed.
+        y[h'] is the number of started gangs, x[h'] the number of placed tasks of each set of equal
+        tasks, `most` the upper bound of the variable, and m the number of gangs of class h.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -277,7 +279,7 @@ def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, 
     gangs.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
-    last: int | None = None  # the variable that is 1 only if all gangs so far are placed
+    last: int | None = None  # variable: 1 only if all gangs up to this one are placed
     is_closed = False
     for gang, h in line:
         if settled[gang] == 0:

@@ -57,7 +57,8 @@ class Reservation(Rule):
     """Rule: capacity stays idle for the start of each reservation, based on known task durations.
 
     A task is constrained by a reservation if it must not delay the reservation's start. Gangs that
-    are entitled to start before a reservation must stay within their queues' entitlements.
+    are entitled to start before the gang with the reservation must stay within their queues'
+    entitlements.
     """
 
     name = "reservation"
@@ -323,7 +324,8 @@ def find_delayed_start(
 def find_usable_nodes(problem: Problem) -> Bool | None:
     """Return the mask (C, N) of nodes that each class could use if all pods were evicted.
 
-    Reservations may make a node unusable. Returns None if no reservation includes nodes.
+    A class cannot use a node if a reservation that constrains the class leaves too little capacity
+    on the node. Returns None if no reservation includes nodes.
     """
     reservations = problem.snapshot.reservations
     if not any(reservation.nodes for reservation in reservations):
@@ -354,7 +356,8 @@ def _numbers(problem: Problem) -> list[int]:
 def _bound(problem: Problem, number: int) -> Bool:
     """Return the mask (C,) of classes that must not delay the start of reservation `number`.
 
-    For the number ~i, return the classes that are entitled to start before reservation i.
+    For the number ~i, return the classes that are entitled to start before the gang with
+    reservation i.
     """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 

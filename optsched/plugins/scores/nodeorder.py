@@ -149,10 +149,10 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return scores (N,) from pod preferences: the task's, and other pods' about the task.
+        """Return node scores (N,) by the task's preferences about pods, and those that select it.
 
-        `nodes` is the mask (N,) of nodes to score. Returns None if neither kind of preference
-        involves the task.
+        `nodes` is the mask (N,) of nodes to score. Returns None if the task has no preference and
+        no preference of another pod selects it.
         """
         selecting = preferences.matcher.selecting(task)
         is_preferred = any(preferences.terms[m].kind is TermKind.AFFINITY for m in selecting)
@@ -170,9 +170,9 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """Updates the class score for pod preferences while tasks are placed.
 
-    `_preferences` has the counts at the session start, and `_standing` also counts tasks placed
-    since. `_start` contains the elements of `problem.task_start`. `_before` contains the scores at
-    the session start, by task class.
+    `_preferences` counts the pods on each node at the session start, and `_standing` also counts
+    the tasks placed since. `_start` is `problem.task_start` as a list. `_before` contains the
+    scores at the session start, by task class.
     """
 
     reads_labels = True

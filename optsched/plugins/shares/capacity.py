@@ -117,9 +117,9 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest used fraction of the deserved share, or 1 without a deserved share.
+        """Return the largest used fraction of a queue's deserved share, and a sort key.
 
-        The second returned value is 0 if the queue has a deserved share, else 1.
+        The sort key is 0. For a queue without a deserved share, both values are 1.
         """
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
@@ -152,8 +152,8 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved amounts of a queue and of some ancestors.
 
-        Each mapping contains, for one queue, the requested resources of which the queue deserves
-        some.
+        Each mapping belongs to one queue. The keys are the requested resources of which the queue
+        deserves a positive amount; a value is True if the task fits the deserved amount.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -211,7 +211,7 @@ class _Order(Greedy):
 
     @cached_property
     def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
-        """Group index (V,) of each task, and the groups of equal queue and used resources."""
+        """Group index (V,) of each running task, and each group's queue and used resources."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])
         kinds, number = np.unique(rows, axis=0, return_inverse=True)

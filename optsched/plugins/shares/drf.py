@@ -146,7 +146,7 @@ class StartedGangs:
     sense: Sense = Sense.MAX
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is the value if all gangs in `starting` start."""
+        """See `Level`. The result is the level's value if all gangs in `starting` start."""
         return int((self.starting & (problem.shape_of >= 0)).sum())
 
     def value(self, outcome: Outcome) -> int:
@@ -154,7 +154,7 @@ class StartedGangs:
         return int((self.starting & (outcome.num_assigned > 0)).sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ y[h] over the gangs in `starting`."""
+        """Return Σ y[h] over the classes of gangs in `starting`; y[h] counts the started gangs."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = self.starting[first] & (form.start >= 0)

@@ -205,7 +205,7 @@ def _fill(view: _View, part: F64, weight: F64) -> F64:
     """Return the fractions (Q,) of demand after queues with a positive weight have been filled.
 
     `part` (Q,) contains the fractions at the start of this filling. A queue gets more than its
-    fraction in `part` only after all other queues have reached its weighted share.
+    fraction in `part` only after all queues that can still grow have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -3,10 +3,10 @@
 A nominated task may start even if its queue's deserved share has fallen since, because pods were
 already evicted for the task.
 
-Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
-are the limits, rounded to whole units, to which Volcano's water-filling rounds (lines 199-266)
-converge. Without rounding, Volcano may give each of two queues half a GPU, which neither queue can
-use.
+Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Its
+water filling (lines 199-266) approaches the result in rounds. Here, the shares are the limits to
+which these rounds converge, rounded to whole units. Without rounding, Volcano may give each of two
+queues half a GPU, which neither queue can use.
 
 Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). The
 lending queues get the capacity back by reclaim. A gang may therefore borrow only if its queue is

@@ -212,9 +212,10 @@ def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 def _sum_by_queue(
     world: World, stakes: Iterable[_EqualGangs]
 ) -> tuple[dict[str, _Stake], dict[str, dict[str, int]]]:
-    """Return, for the gangs directly in each queue, usage and age, and usage plus requests.
+    """Return two mappings by queue: the `_Stake` of its direct gangs, and their total demand.
 
-    Closed queues request nothing. Only gangs with pending requests can be the oldest gang.
+    The demand is the usage plus the requests. Closed queues request nothing. Only gangs with
+    pending requests can be the oldest gang.
     """
     claimed: dict[str, dict[str, int]] = {}
     demand: dict[str, dict[str, int]] = {}

@@ -159,10 +159,10 @@ def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return the row, the axis-m index and the resource of each amount that counts for a target.
+    """Return parallel arrays: row, axis-m index and resource of each amount toward a target.
 
-    `member` (K, m) is True if an amount counts toward a target. `place` (K, R) is the index of the
-    row of each target and resource, or -1 if it has none.
+    `request` (m, R) contains the amounts, and `member` (K, m) is True if they count toward a
+    target. `place` (K, R) is the constraint row of each target and resource, or -1 if none exists.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

@@ -143,11 +143,9 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return the shares (L,) at which the next gang of each class is satisfied, and starts.
+        """Return, for each class, the share at which a gang is next satisfied, and next starts.
 
-        The first array is for the next satisfied gang, the second for the next gang that starts.
-
-        A gang starts when the share of its class exceeds the gang's floor.
+        Both arrays are (L,). A gang starts when the share of its class exceeds the gang's floor.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max
