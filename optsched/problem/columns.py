@@ -53,8 +53,8 @@ class _Column:
 class NodeColumns:
     """Node labels and taints as integer columns, each computed when first read and then cached.
 
-    All returned arrays have shape (N,). Results are cached as long as each session reads them.
-    Results for labels that no node has are not cached.
+    All returned arrays have shape (N,). The cached mask of a requirement is dropped if a session
+    does not read it. Masks for labels that no node has are not cached.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

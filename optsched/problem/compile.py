@@ -125,7 +125,7 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 def _plain_rows(
     snapshot: Snapshot, previous: Problem | None
 ) -> tuple[tuple[GangRow, ...], I64 | None]:
-    """Return gang rows in which the terms of other pods do not separate equal tasks.
+    """Return gang rows that keep equal tasks together even if a term of another pod selects some.
 
     The second value is the index (G,) of each row among the rows of the previous problem, or -1 for
     a new row. The second value is None if the indices are unknown.

@@ -11,10 +11,10 @@ are:
 - x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f = (h, role, task class). If all
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
-The totals can always be split among single gangs by distributing the placed tasks round-robin over
-the started gangs. Over any run of consecutive entries, the task counts of two gangs then differ by
-at most one. So if the gangs' average count over a run reaches a minimum, every gang's count reaches
-it.
+The totals can always be split among individual gangs by distributing the placed tasks round-robin
+over the started gangs. Over any run of consecutive entries, the task counts of two gangs then
+differ by at most one. So if the gangs' average count over a run reaches a minimum, every gang's
+count reaches it.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why queues are invalid, keyed by name; omits valid queues that are not open."""
+    """Return why queues are invalid, keyed by name; a state other than Open is no fault."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

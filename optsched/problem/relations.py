@@ -1,4 +1,4 @@
-"""Count the pods on each node that affinity, anti-affinity and spread terms select."""
+"""For each node, count the pods that affinity, anti-affinity and spread terms select."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Relations:
 
 
 PortIndex: TypeAlias = dict[tuple[str, int], list[tuple[int, "HostPort"]]]
-"""(index, host port) pairs, keyed by protocol and port number."""
+"""(index in a list of host ports, host port) pairs, keyed by protocol and port number."""
 
 
 def index_ports(ports: Iterable[HostPort]) -> PortIndex:

@@ -80,7 +80,7 @@ class GangShape:
         (rule, number of the rule's subgroups that must start together) pairs.
     topology, held
         The gang's topology request, and the names of the nodes with its running tasks. `held` is
-        empty without a topology request.
+        empty if the gang has no topology request.
     """
 
     entries: tuple[Entry, ...]

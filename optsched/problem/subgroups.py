@@ -138,7 +138,10 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number of missing subgroups) pairs, and why too few can start, or None."""
+    """Return (rule index, number of subgroups still to start) pairs, and a reason or None.
+
+    The reason explains why too few subgroups can start.
+    """
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

@@ -2,7 +2,7 @@
 
 In the what-if problem, every movable task is pending. A movable task may stay on its present node
 or move to another node. Tasks that stay form separate task classes that fit only the present node.
-A node keeps at most its present tasks.
+Of each kind of interchangeable tasks, at most as many stay on a node as run there now.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return the mask (F,) of entries whose tasks could not restart on their present nodes.
 
     An entry groups the tasks of one task class in the gangs of one gang class. An entry is in the
-    mask if the present placements violate a row that counts its tasks. The solver checks rows with
-    variables other than starts and placements.
+    mask if the present placements violate a row that counts its tasks. Supply rows, and rows with
+    variables other than started gangs and placed tasks, are left to the solver.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -159,7 +159,7 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # Of each kind, no more tasks stay than the nodes keep.
+    # Of each kind, at most as many tasks stay as the configurations of the nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -234,7 +234,8 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    # The configurations before any move; `here` already includes the movable tasks.
+    # Build the configurations before any move. `here` counts the movable tasks, so `table` omits
+    # them.
     node_of = what.base.node_of.copy()
     node_of[movables.at] = UNPLACED
     copy_of, num_copies = copies.of_tasks(form, node_of)

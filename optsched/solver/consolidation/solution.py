@@ -63,7 +63,8 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # If a gang has a minimum, nodes keep no more of its tasks than stay in the solution.
+    # If a gang must keep its minimum or move entirely, all nodes together keep at most as many of
+    # its tasks of a kind as stay in the solution.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]
@@ -90,7 +91,7 @@ def read_solution(
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the number (N, C'') of tasks of each class on each node.
+    """Return the number (N, C' + M) of tasks of each class, copy or staying kind on each node.
 
     Each configuration (the tasks on one node) is assigned to a node of its class. Configurations
     that keep the fewest tasks go to the nodes whose tasks are the cheapest to move.

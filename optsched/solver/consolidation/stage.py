@@ -277,10 +277,10 @@ class _PriorityPass:
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if problem in which gangs that no move can affect are decided.
+        """Return the what-if problem in which gangs that the model omits are decided.
 
-        No move can affect gangs with nominated nodes and gangs that a rule restricts to certain
-        nodes.
+        The model omits gangs with nominated nodes, and gangs that node classes cannot represent
+        (see `find_tied_gangs`).
         """
         what_if = movables.what_if
         # Movable tasks are on their present nodes; all other decisions come from the session.
@@ -318,8 +318,8 @@ class _PriorityPass:
         )
         if not gains.any():
             return Consolidation()
-        # Attribute an eviction to the first gang that starts on the node, or to the first gang if
-        # none does.
+        # Attribute an eviction to the first gang that starts on the evicted task's node. If no gang
+        # starts there, attribute the eviction to the first gang of all.
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], what.tiers.of[gangs]))]
         beneficiary = np.full(problem.num_nodes, order[0], np.int64)
@@ -352,10 +352,11 @@ class _Found:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the moves of the better result; its number of moves becomes a level result.
+    """Return the moves of the better of two results, and their number as a level result.
 
-    The bound of `everything` applies if `everything` improves the gang levels as much as the better
-    result. If `is_all` is False, the models omit some movable tasks, so no bound applies.
+    `everything` is the result of the model with the most movable tasks. Its bound applies if
+    `everything` improves the gang levels as much as the better result. If `is_all` is False, both
+    models omit some movable tasks, so no bound applies.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(

@@ -35,7 +35,7 @@ def assign_tasks(
         The aggregated model, and the values (variables,) of its variables.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that it can hold. Every array is at least as long as the number of placed tasks.
+        class that it can hold. Each array has at least one element per placed task of its class.
     base
         The decisions about gangs that are not in the model.
 

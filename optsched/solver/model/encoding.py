@@ -199,7 +199,7 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of classes and nodes with no more tasks than in the incumbent.
+    """Return a mask (C, N) of classes and nodes that get no more tasks than in the incumbent.
 
     Rules that restrict tasks to nodes ignore nominations. Without the mask, such rules could give
     other tasks the devices that a nominated task needs. A nominated task fits on its node in
@@ -245,7 +245,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; nodes get its configurations in node order.
+        """Return the decisions of a solution, whose configurations go to the nodes in node order.
 
         See `Encoding`.
         """

@@ -51,8 +51,8 @@ def find_candidates(
         The actions of the policy that may evict tasks: preempt, reclaim.
     waives
         Whether to include protected tasks that only reclaims within a guarantee may evict. `waives`
-        is valid only in a model for bounds, because the candidates do not depend on the reclaiming
-        gang.
+        is valid only if the model only computes bounds, because the candidates do not depend on the
+        reclaiming gang.
 
     """
     problem, running = facts.problem, facts.running

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""Maximum number of (reclaimer class, lending queue) pairs with rows in a model for bounds.
+"""Maximum number of (reclaimer class, lending queue) pairs with rows in a bounding model.
 
 If there are more pairs, the model does not limit the amounts that each class reclaims.
 """
@@ -63,9 +63,9 @@ def add_entitlement_rows(
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a model for bounds. In such a model,
-        tasks may be evicted for all classes, and conditions that cannot be written as rows are
-        omitted.
+        Gang classes for which tasks may be evicted. None means a bounding model, which only
+        computes bounds: tasks may be evicted for all classes, and conditions that cannot be written
+        as rows are omitted.
 
     Returns
     -------
@@ -125,7 +125,9 @@ def _add_preempt_rows(
 ) -> None:
     """Allow preemption only if a task of a gang with priority above `threshold` is placed.
 
-    Each row is evicted − reclaimed ≤ count · gain, where `gain` is a binary variable.
+    The row of each victim group is evicted − reclaimed ≤ count · gain. Here, `count` is the number
+    of tasks in the group, and the binary variable `gain` is 1 only if a task of such a gang is
+    placed.
     """
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
@@ -224,9 +226,9 @@ class _Reclaiming:
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
-        A class is entitled if its queue deserves a share of a resource that the class requests.
-        A class is also entitled if an ancestor queue that is no ancestor of the lending queue
-        deserves such a share.
+        A class is entitled if its queue deserves a share of a resource that the class requests. A
+        class is also entitled if such a share is deserved by an ancestor of its queue, unless that
+        ancestor is also an ancestor of the lending queue.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -344,7 +346,8 @@ class _Reclaiming:
     ) -> None:
         """Add rows that let a lender give back its excess, but keep its guarantee.
 
-        `pair` is the variable of the only reclaimer class, or None in a model for bounds.
+        `pair` is the binary variable that lets the only class in `able` reclaim, or None in a
+        bounding model.
         """
         line = self._ancestors(lender)
         # Read only the lender's ancestors, because arrays over all queues are much longer.
@@ -391,8 +394,8 @@ class _Reclaiming:
 
         The last victim is one task, or the tasks that a gang or subgroup loses together. Victims of
         preemption within the queue are ignored, because they may be evicted after the reclaimed
-        tasks. `victims` holds the protected groups, all groups of the lender, and the groups whose
-        requests reduce the lender's amount.
+        tasks. `victims` holds the protected groups, all victim groups of the lender, and the groups
+        whose evictions reduce the amount that the lender holds.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -406,7 +409,7 @@ class _Reclaiming:
             for unit in self._units
             if np.isin(unit.members, kept).any() and (self._reclaim[unit.members] >= 0).all()
         ]
-        # In a model for bounds, some tasks of a gang that is evicted entirely may be preempted
+        # In a bounding model, some tasks of a gang that is evicted entirely may be preempted
         # instead of reclaimed.
         leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():

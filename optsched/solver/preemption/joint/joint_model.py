@@ -40,7 +40,7 @@ class JointModel:
         (K,) variables that count the reclaimed tasks of each group, or -1 where none may be
         reclaimed, and the pairs of a reclaimer class and a lending queue.
     able
-        Gang classes for which tasks may be evicted, or None in a model for bounds.
+        Gang classes for which tasks may be evicted, or None in a bounding model.
 
     """
 

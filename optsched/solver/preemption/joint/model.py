@@ -2,9 +2,9 @@
 
 Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
 of `solver.model.encoding`: an integer variable for each group of equal running tasks on a node
-counts the group's evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor in
-`_MASKING`. The optimum of such a model bounds all plans that the policy allows, with and without
-evictions.
+counts the group's evictions. A bounding model only computes bounds and ignores rules that are
+neither in `_ENCODED` nor in `_MASKING`. The optimum of such a model bounds all plans that the
+policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def encode_joint(
     reach
         The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     waiting_gangs
-        The waiting gangs for an exact model, or None for a model for bounds. Every solution of an
-        exact model is a valid plan, but some valid plans are excluded. A model for bounds excludes
-        no valid plan, but some of its solutions are not valid plans.
+        The waiting gangs for an exact model, or None for a bounding model. Every solution of an
+        exact model is a valid plan, but some valid plans are excluded. A bounding model excludes no
+        valid plan, but some of its solutions are not valid plans.
 
     Returns
     -------

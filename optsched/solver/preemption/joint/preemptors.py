@@ -102,7 +102,7 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Make some reclaimed victims preempted; return a mask (m,) of those that stay reclaimed.
+        """Treat some reclaimed victims as preempted; return a mask (m,) of those still reclaimed.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
         tasks. If no preemptor uses such capacity, one reclaimed task whose capacity a preemptor

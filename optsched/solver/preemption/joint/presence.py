@@ -79,7 +79,10 @@ class Presence:
     def _add_limit(
         self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
     ) -> None:
-        """Add the row Σ columns ≤ upper + by · Σ lifting."""
+        """Add the row Σ factor · variable ≤ upper + by · Σ lifting.
+
+        `columns` maps each variable to its factor. `lifting` holds variables that raise the limit.
+        """
         factors = [*columns.values(), *[-by] * len(lifting)]
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
@@ -92,7 +95,7 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return the variables (M,) that count a class's tasks of gang classes (H,) per node set.
+        """Return variables (M,) that count a class's tasks in some gang classes (H,) per node set.
 
         A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
         the tasks of all gang classes.

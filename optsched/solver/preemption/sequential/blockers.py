@@ -93,7 +93,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return numberings (V,) of the running tasks that affect a class, one array per rule.
+        """Return arrays (V,) that number the running tasks relevant to a class, one per rule.
 
         See `VictimRelevance`.
         """
@@ -183,7 +183,10 @@ class Blockers:
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Return a variable per column sum of `variables` (m, N), or -1 for a column without any."""
+    """Add a variable for the sum of each column of `variables` (m, N), and return them (N,).
+
+    The result is -1 for a column without variables.
+    """
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

@@ -108,7 +108,7 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum` with overridden budgets that yield to guarantees.
+        """Return the problem of `compile_minimum`, overriding budgets that yield to guarantees.
 
         Overridden budgets do not limit reclaims within a guarantee. Returns None if such budgets
         protect no task that the gang can reclaim within a guarantee.
@@ -131,7 +131,7 @@ class EvictionCompiler:
         return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
 
     def may_claim_guarantee(self, gang: int, state: EvictionState) -> bool:
-        """Return whether a gang may reclaim some task within a guarantee, if only to grow."""
+        """Return whether a gang may reclaim a task within a guarantee, at least to place one."""
         if not self.problem.queues.guarantee.any():
             return False
         return bool(self._find_covered(gang, state, grows=True).any())
@@ -388,7 +388,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks whose eviction helps to keep limits after a gain (R,)."""
+        """Return a mask (V,) of tasks whose eviction relieves limits that a gain (R,) exceeds."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:
@@ -425,7 +425,8 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # It is not yet decided which of the gang's tasks start.
+            # Use the resources that the gang requests in any case, because it is not yet decided
+            # which of its tasks start.
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)

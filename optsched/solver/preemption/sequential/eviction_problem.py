@@ -182,7 +182,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The constraint Σ weight · evicted (over victim groups) + resource amount of the gang ≤ most.
+    """The constraint Σ weight · evicted + Σ request · placed ≤ most.
+
+    The first sum is over victim groups. The second sum is the amount of `resource` that the placed
+    tasks of the gang request.
 
     Attributes
     ----------
@@ -290,7 +293,7 @@ class GuaranteeReserve:
         (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
         Maximum sum of the top-level queues' `claims`. The maximum does not apply if the gang does
-        not increase the sum.
+        not increase this sum of claims.
     queue
         Index of the gang's queue.
 
@@ -387,9 +390,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the larger of guarantee and requirement for each queue (Q,).
+    """Return each queue's claim (Q,), the larger of its guarantee and its requirement.
 
-    A queue's requirement is its own usage plus the results for its child queues.
+    A queue's requirement is its own usage plus the claims of its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -144,7 +144,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry where the least capacity is lacking; return their number."""
+        """Place tasks of an entry on nodes that lack the least capacity; return their number."""
         eviction = self._eviction
         request = eviction.request[entry]
         groups = eviction.groups

@@ -34,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lending constraints on a victim group, and the amounts that a victim adds to options."""
+    """What one victim of a group adds to `LendingSums`, by lending constraint and by option."""
 
     lendings: I64
     options: I64
@@ -45,8 +45,8 @@ class _Share(NamedTuple):
 class LendingState:
     """The lending constraints (axis L) of an eviction problem and all their options (axis O).
 
-    A lending constraint holds if one of its options holds. An option holds if, until its last
-    victim is evicted, the lender holds more of a resource than it must keep. A victim changes only
+    A lending constraint holds if one of its options holds. An option holds if the lender holds more
+    of a resource than it must keep until the lender's last victim is evicted. A victim changes only
     the sums of its queue and that queue's ancestors. A check therefore need not read all victim
     groups.
 

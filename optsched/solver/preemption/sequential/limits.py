@@ -212,8 +212,8 @@ class Unit(NamedTuple):
         The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
         evicted, all tasks of these groups are evicted.
     size
-        (R,) an upper bound on the amounts that the unit's tasks hold. Tasks that do not use a
-        resource are in the unit before tasks that do.
+        (R,) an upper bound on the amounts that the unit's tasks hold. For each resource, tasks that
+        do not use it are counted in the unit first.
 
     """
 
@@ -233,7 +233,10 @@ class Units:
                 self.of_group[k].append(u)
 
     def arrange(self, some: I64, resources: Bool) -> Iterator[I64]:
-        """Yield arrays of victim groups that the same units with `resources` contain."""
+        """Partition the victim groups `some` by the units that contain them; yield each part.
+
+        Units that use none of the `resources` are ignored.
+        """
         found: dict[tuple[int, ...], list[int]] = {}
         for k in some.tolist():
             useful = (u for u in self.of_group[k] if self.units[u].size[resources].any())
@@ -276,8 +279,8 @@ def _list_options(
     """Return the options of a lending constraint that protects the victim groups `kept`.
 
     An option is a resource and the tasks that may be the lender's last victims. `lent` holds two
-    masks of resources and the lender's excess. The first mask is for all tasks, the second for
-    units that contain all of `kept`.
+    masks (R,) of resources, and the lender's excess (R,) of each resource. The second mask is for
+    units that contain all of `kept`, the first mask for other units and for single tasks.
     """
     named, together, surplus = lent
     found = []
@@ -298,10 +301,10 @@ def _list_options(
 def _group_by_used_resources(
     groups: Groups, some: I64, due: Bool, units: Units
 ) -> Iterator[tuple[Bool, I64]]:
-    """Yield each used set of `due` resources as a mask (R,), with the victim groups that use it.
+    """Yield sets of `due` resources as masks (R,), each with the victim groups that use this set.
 
-    A group is kept separate if its unit uses more `due` resources than the group's own tasks.
-    Groups that use no `due` resource are omitted.
+    Groups with equal sets are yielded separately if different units that use further `due`
+    resources contain them. Groups that use no `due` resource are omitted.
     """
     if not len(some):
         return

@@ -152,7 +152,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a reclaim evicts tasks of the gang's own queue only on nodes that the gang uses.
+    """Add rows: a reclaiming gang evicts tasks of its own queue only on nodes that it uses.
 
     If a victim gang is evicted entirely, it suffices that the preempting gang uses one of the
     victim gang's nodes; see `Entitled`. No rows are added if rules on other pods may require

@@ -90,7 +90,7 @@ class SessionFacts:
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of the resources that a gang requests whichever of its tasks start.
+        """Return a mask (R,) of the resources that a gang requests, no matter which tasks start.
 
         At least the gang's minimum starts, or at least one task if `grows` is True.
         """

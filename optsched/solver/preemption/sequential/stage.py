@@ -193,7 +193,7 @@ Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
 class _FewestVictims(NamedTuple):
     """Lower bounds on the number of victims and on the number of gangs evicted entirely.
 
-    `ended` is a bound for plans with the fewest victims.
+    `ended`, the bound on such gangs, holds for plans with the fewest victims.
     """
 
     victims: int
@@ -660,7 +660,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the bounds on victims over all domains in which as many tasks are placed as in `best`.
+    """Return the lowest bounds on victims of the domains that place as many tasks as `best`.
 
     Returns None if any domain has no proved bounds.
     """
