@@ -493,7 +493,7 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that a device serves at most one claim, after its current claim ends.
+        """Add constraints that a device serves one claim at a time: its current claim ends first.
 
         A claim does not end while a placed task uses it.
         """

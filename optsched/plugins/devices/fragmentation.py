@@ -89,7 +89,10 @@ class GpuClass:
 
 
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
-    """Return (GPU class, task count) pairs of the most frequent classes, up to `TYPICAL`."""
+    """Return (GPU class, task count) pairs of the classes that cover `TYPICAL` of all tasks.
+
+    The most frequent classes come first; the last class may exceed this fraction.
+    """
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
         gpu_classes[GpuClass.from_shape(shape)] += number
@@ -244,7 +247,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the ideal value: all tasks are placed, and only CPU-only classes cause waste."""
+        """Return the value if all tasks are placed and only classes without GPUs cause waste."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()

@@ -527,7 +527,7 @@ class _TasksByDomain:
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
     def excluding(self, node: Node, task: Task) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield (other task, term) pairs because of which a task may not run on a node."""
+        """Yield (other task, term) pairs whose anti-affinity term excludes a task from a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             terms = {} if value is None else by_value.get(value, {})

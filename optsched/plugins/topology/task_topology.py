@@ -323,7 +323,7 @@ class _Plan:
 def _placement_order(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return a sort key: by priority, then large buckets first and tasks without a bucket last."""
+    """Return a sort key: priority, then larger buckets first and tasks without a bucket last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)

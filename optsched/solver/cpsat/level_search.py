@@ -226,7 +226,7 @@ class _LevelSearch:
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the expression to maximise, or None if not valid."""
+        """Return an earlier search's valid bound on the expression to maximise, or None."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most

@@ -319,7 +319,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """How far queue sort keys depend on other queues: the farthest reach of any plugin."""
+        """Which queues' placements can change a queue's key: the widest reach of any plugin."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""A session makes no more reservations after this number of failed gang classes."""
+"""A session makes no more reservations once this many gang classes could not get one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """A time, and the mask (N,) of nodes on which tasks without a known end time are ignored."""
+    """A time, and the mask (N,) of nodes where tasks without a known end time count as ended."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether queue usage also omits tasks without a known end time."""
+    """Whether tasks without a known end time count as ended in the usage of queues, too."""
 
 
 class _ReservationPlanner:
