@@ -50,7 +50,7 @@ class CelError(ValueError):
 
 
 class Domains(dict[str, "Value"]):
-    """Maps a domain to its attributes or capacities by name; unknown domains have none."""
+    """Maps each domain of names to a device's attributes or capacities; other domains have none."""
 
     def __missing__(self, key: str) -> Value:
         return {}

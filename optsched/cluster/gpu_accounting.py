@@ -104,7 +104,8 @@ class GpuBook:
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
         """Return the GPUs for each task; the free capacity does not change.
 
-        GPUs are assigned to one task after the other, or jointly if some task then does not fit.
+        GPUs are assigned to one task after the other; if some task then does not fit, a joint
+        assignment to all tasks is tried.
         """
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
@@ -128,7 +129,7 @@ class GpuBook:
         shared_gpus: Sequence[GpuShare],
         sign: int = 1,
     ) -> None:
-        """Subtract a task's usage from the free capacity of its GPUs; `sign` -1 adds it back."""
+        """Subtract a task's usage from the free capacity of its GPUs; add it if `sign` is -1."""
         if not shared_gpus:
             each = sign * _gpu_milli_each(shape)
             for i in gpus:
@@ -157,8 +158,8 @@ def _find_joint_allocation(
     fitting = sorted((idle, i) for i, idle in enumerate(free) if idle >= each)
     if len(fitting) < number:
         return None
-    # GPUs with equal free capacity are interchangeable, so one of them is tried. Requests for
-    # several whole GPUs only fit on unused GPUs, which are all interchangeable.
+    # GPUs with equal free capacity are interchangeable, so only one of them is tried. Requests
+    # for several whole GPUs only fit on unused GPUs, which are all interchangeable.
     subsets = [fitting[:number]]
     if number == 1:
         subsets = [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

@@ -51,7 +51,7 @@ class ReasonCode(StrEnum):
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
 """The reasons that mean insufficient capacity. As other pods start and end, a gang's reason may
-change from one of them to the other.
+change between these two.
 """
 
 

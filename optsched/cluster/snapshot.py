@@ -336,7 +336,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether the affinity names any node group; `limits` are ignored."""
+        """Whether the affinity names any node group; the attribute `limits` is not considered."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 

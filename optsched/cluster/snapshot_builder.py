@@ -92,7 +92,7 @@ class SnapshotBuilder:
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it exists; the tasks on it are kept for the case that it returns."""
+        """Remove a node, if it exists; its tasks stay stored, in case the node is stored again."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 

@@ -171,7 +171,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the minimum number of victims for the only preemptor holds for all plans.
+    """Return whether the lower bound on the victims for the only preemptor holds for all plans.
 
     The result is True only if no other gang has pending tasks. Victims for another gang, even one
     of lower priority, may free nodes or queue shares that the preemptor also needs.

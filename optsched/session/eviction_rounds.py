@@ -283,7 +283,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether `again` starts more important gangs or is at least as good on every level."""
+    """Return whether `again` starts more important gangs, or is no worse on levels over gangs."""
     mine, theirs = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):

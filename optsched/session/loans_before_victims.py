@@ -1,7 +1,7 @@
 """Loans instead of preemption: a gang that may borrow idle nodes evicts no pods in its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps each queue at its deserved share. A gang that exceeds the cap may preempt pods in its queue
+caps each queue at its deserved share. Because of the cap, a gang may preempt pods in its queue
 although an idle node could be lent to the gang. In the next session, the victims would borrow that
 node.
 """

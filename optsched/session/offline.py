@@ -62,7 +62,7 @@ class OfflineSettings:
     clock
         The clock, or None if the solve must not read a clock.
     solver, limits
-        The solver, or None to use only the greedy pipeline; and the limits of a search.
+        The solver, or None to use only the greedy pipeline, and the limits of one search.
     is_stopped
         Returns whether a stop was requested.
     show

@@ -38,7 +38,7 @@ class Watch(Protocol):
     def previewed(self, progress: Progress) -> None:
         """Receive the progress of a shorter search, which precedes the recorded search.
 
-        Its attribute `turn` is 0.
+        The attribute `turn` of `progress` is 0.
         """
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:

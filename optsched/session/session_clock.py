@@ -58,9 +58,9 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record the `with` block's duration as a run of a phase, but not in the phase's total.
+        """Record the `with` block's duration as one run of a phase; the phase's total is unchanged.
 
-        The enclosing phase already includes it.
+        The total of the enclosing phase already includes the duration.
         """
         begun_s = self._now_s()
         try:

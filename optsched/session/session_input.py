@@ -269,7 +269,7 @@ def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     """Add the images and data sets that rules score to the pending tasks of a snapshot.
 
-    Returns the same snapshot if no task uses them, or if all nodes hold the same ones.
+    Returns the same snapshot if no task uses an image or data set that only some nodes store.
     """
     rules = list(scoring)
     images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)

@@ -47,10 +47,10 @@ LEAST_MS = 100
 """Minimum budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""Time in ms before each session in which no search runs, so that the session starts on time."""
+"""No search runs in these last ms before a session, so that the session starts on time."""
 
 MOST_ACTIONS = 20
-"""Maximum number of actions in a plan for which a search may run while the plan is executed."""
+"""A search may run while a plan is executed if the plan has at most this number of actions."""
 
 FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""
@@ -107,7 +107,7 @@ def without_evictions(policy: Policy) -> Policy:
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return the limits of a search between sessions, or None if it is useless or too short.
+    """Return the limits of a search between sessions; None if it would be useless or too short.
 
     A search is useful if gangs wait, the plan is not proved optimal, and the plan has few enough
     actions that time remains. All other phases are assumed to take as long as in the last session.
