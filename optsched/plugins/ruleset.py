@@ -86,7 +86,7 @@ class Entitling(Protocol):
     """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """True if a pod may be reclaimed for any deserved resource that it uses.
+    """True if a pod may be reclaimed for each resource that it uses and its queue deserves.
 
     If False, a pod may be reclaimed only for resources that the reclaiming gang requests.
     """
@@ -201,8 +201,8 @@ class RuleSet:
     def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
         """Return the mask (V,) of running tasks that are protected only by their annotations.
 
-        If `overrides_budgets` is set, the mask also includes tasks that are protected by budgets
-        that yield to guarantees.
+        If `overrides_budgets` is set, the mask also includes tasks that are protected by disruption
+        budgets that yield to guarantees.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:

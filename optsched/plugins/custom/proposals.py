@@ -49,7 +49,7 @@ Proposal: TypeAlias = Place | Displace
 
 @dataclass(frozen=True)
 class View:
-    """A read-only view of a session when a custom action runs.
+    """The read-only view of a session that a custom action gets.
 
     Attributes
     ----------

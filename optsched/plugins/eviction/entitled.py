@@ -248,7 +248,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims, keyed by preemptor and lending queue, without forbidden evictions."""
+    """Return the reclaims by preemptor and lending queue; forbidden evictions are left out."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)
@@ -266,7 +266,7 @@ def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
 
 @dataclass(slots=True)
 class _Reclaim:
-    """Victims in one queue for one gang, and the last victim's index among all evictions."""
+    """A gang's reclaim victims in one queue, and the last one's index among all evictions."""
 
     tasks: list[Task]
     last: int

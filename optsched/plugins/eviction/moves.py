@@ -164,7 +164,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the requirements that a gang violates if it keeps only `left` of its tasks `held`."""
+    """Yield the requirements that a gang violates if, of its tasks `held`, it keeps only `left`."""
     if is_below_minimum(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)

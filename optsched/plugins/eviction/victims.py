@@ -1,8 +1,8 @@
-"""Pods that are never evicted: system pods, protected pods, and pods covered by exhausted budgets.
+"""Pods that are never evicted: system and protected pods, and pods of exhausted disruption budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
-victims regardless of disruption budgets. This module respects budgets, as the eviction API does; an
-administrator may give guarantees precedence over a budget.
+victims regardless of disruption budgets. This module respects disruption budgets, as the eviction
+API does; an administrator may give the guarantees of queues precedence over a disruption budget.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _SystemPods(_NoSystemGangs):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """Return True for each gang with system pods, as a list of length G.
+    """Return, as a list of length G, whether each gang has system pods.
 
     The result is cached, because every solver reads it.
     """
@@ -173,7 +173,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are not preemptable, in cooldown, or covered by exhausted budgets."""
+        """Protect non-preemptable tasks, and tasks in cooldown or exhausted disruption budgets."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -187,7 +187,8 @@ def find_unpreemptable(problem: Problem) -> Bool:
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
     """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
-    If `yields` is True, only budgets that yield to guarantees count; if False, only the others.
+    If `yields` is True, only disruption budgets that yield to guarantees count; if False, only the
+    others.
     """
     spent = [
         b
@@ -267,7 +268,7 @@ class _Cooldown(_EvictionVotes):
 
 class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that the budgets allow, ignoring budgets that yield to guarantees.
+        """Return the victims allowed by the disruption budgets that do not yield to guarantees.
 
         `Victims` lets only reclaims within a guarantee exceed budgets that yield to guarantees.
         """
@@ -278,7 +279,7 @@ class _Budgets(_EvictionVotes):
         return self._select_allowed(self._snapshot.budgets, victims)
 
     def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
-        """Return the victims that the budgets allow; earlier victims use up the budgets first."""
+        """Return the victims that the disruption budgets allow, if evicted in the given order."""
         left = {b: b.allowed for b in budgets}
         votes = []
         for v in victims:

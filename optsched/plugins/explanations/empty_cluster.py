@@ -395,8 +395,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. If many resources are requested, all are first
-            # made unlimited, and those that make no difference are limited again.
+            # Comparing many resources takes minutes. If many resources are requested, all of them
+            # are first made unlimited. Then the limits that make no difference are restored.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

@@ -43,7 +43,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Codes of reasons that may no longer apply later, or once the queue has more capacity."""
+"""Codes of reasons that may cease to apply over time, or once the queue has more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""

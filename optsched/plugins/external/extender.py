@@ -372,7 +372,7 @@ _VOTING = (
 
 
 def _first_tasks(problem: Problem) -> list[Task | None]:
-    """Return, for each task class (C,), the task with the smallest key, or None if it has none."""
+    """Return, for each task class (C,), the task with the smallest key; None for an empty class."""
     found: dict[TaskShape, Task] = {}
     for task in sorted(problem.tasks, key=lambda t: t.key):
         found.setdefault(task.shape, task)

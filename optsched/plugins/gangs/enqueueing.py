@@ -351,7 +351,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """The votes of `resourcequota`, which also track the usage expected for enqueued gangs."""
+    """Votes on enqueueing for `resourcequota`; tracks the usage expected for enqueued gangs."""
 
     _problem: Problem
     _expected: Expected

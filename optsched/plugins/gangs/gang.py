@@ -218,7 +218,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return how much minResources exceeds the requests of a gang's pending tasks, as (S, R).
+    """Return the amounts (S, R) by which minResources exceeds a gang's pending requests.
 
     The axis S numbers the distinct `GangShape` objects.
     """

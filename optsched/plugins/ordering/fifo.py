@@ -123,9 +123,9 @@ def build_order_reason(problem: Problem, head: int) -> Reason:
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the first gang in FIFO order among the gangs in `among` (G,) of a gang's queue.
+    """Return the gang of the mask `among` (G,) that is first in the FIFO order of a gang's queue.
 
-    Returns the gang itself if its queue is not a FIFO queue.
+    Returns the given gang itself if its queue is not a FIFO queue.
     """
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
@@ -275,8 +275,8 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    The second element of a pair is the class for the first gang of each class, and -1 for all other
-    gangs.
+    Only the pair of the first gang of each class contains the class; the second element of all
+    other pairs is -1.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
     last: int | None = None  # variable: 1 only if all gangs up to this one are placed

@@ -85,7 +85,7 @@ class Reservation(Rule):
     def _verify_start(
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
-        """Check that constrained tasks leave the reserved amounts on nodes and in queues."""
+        """Check that constrained tasks do not use the reserved amounts of nodes and queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
         # Each check: object, reserved amounts, placed amounts, existing tasks, limits and default
         # limit.
@@ -137,7 +137,10 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return the capacity that reservations leave to constrained tasks; None if not limited."""
+        """Return the node capacity that reservations leave to constrained tasks.
+
+        Returns None if no reservation limits a task on nodes.
+        """
         reservations = problem.snapshot.reservations
         if not any(reservation.nodes for reservation in reservations):
             return None

@@ -57,7 +57,7 @@ class Capability(Rule):
         If a queue's usage of a resource exceeds its capability, the usage must not increase.
         """
         limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
-        # Usage per queue of terminating tasks on ready nodes that no scheduler evicted.
+        # Usage per queue of tasks that terminate on ready nodes but that no scheduler evicted.
         terminating: dict[str, dict[str, int]] = {}
         for gang in world.snapshot.gangs if limited else ():
             for task in gang.derived(terminating_within_quota):
@@ -246,7 +246,7 @@ class _Ceilings(SubtreeLimits):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return the usage (Q, R) of terminating pods on ready nodes that no scheduler evicted.
+    """Return the usage (Q, R) of pods that terminate on ready nodes but that no scheduler evicted.
 
     The usage of a queue includes the usage of its descendants. Pods on NotReady nodes are excluded,
     because such a node may never report that a pod has ended.

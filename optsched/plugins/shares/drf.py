@@ -113,8 +113,8 @@ class DrfOrder(Greedy):
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
 
-        After the eviction, a victim's gang must have at least the share that the preemptor has with
-        its task.
+        After the eviction, the share of a victim's gang must be at least the share that the
+        preemptor has after the placement of its task.
         """
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)

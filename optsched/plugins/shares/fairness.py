@@ -157,7 +157,7 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that would be binding if the demand of all queues were met.
+    """The limits that would be exceeded if the demand of all queues were met.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """Return the limits that would be binding if the demand `requested` (Q, R) were met."""
+    """Return the limits that would be exceeded if the demand `requested` (Q, R) were met."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)

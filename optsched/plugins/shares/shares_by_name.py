@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Number and oldest creation time of the gangs of a queue with equal usage and requests."""
+    """Gangs of a queue with equal usage and requests: their number and oldest creation time."""
 
     queue: str
     claimed: Amounts

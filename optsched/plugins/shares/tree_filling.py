@@ -175,7 +175,7 @@ class _Filling:
 
 
 class _Levels:
-    """The shares of tree nodes at one time of the filling, and the rate at which each rises."""
+    """The shares of tree nodes at one point of the filling, and the rate at which each rises."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], classes: GangClasses, counted: tuple[F64, Bool]

@@ -84,7 +84,7 @@ class Contest:
 
     @cached_property
     def scale(self) -> F64:
-        """The fraction (R,) of the cluster in one base unit; 0 for pods and absent resources."""
+        """The share (R,) of the cluster that one base unit is; 0 for pods and absent resources."""
         counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
         if self.pods >= 0:
             counted[self.pods] = 0.0
@@ -138,8 +138,8 @@ class Contest:
         exceeds = (floor_use > self.free) & (np.arange(len(floor_use)) != self.pods)
         fits = np.where(exceeds, self.free / np.maximum(floor_use, 1.0), 1.0)
         floors = floors * np.where(self._requested > 0, fits, 1.0).min(axis=1, initial=1.0)
-        # Keep only the limits that are binding if all demand is met: cluster resources and
-        # capabilities.
+        # Keep only the limits that the total demand exceeds. The limits are the capacity of the
+        # cluster and the capabilities of queues.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():

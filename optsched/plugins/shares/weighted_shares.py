@@ -74,7 +74,7 @@ def shares_by_weight(problem: Problem) -> I64:
     """Return the weighted share (Q, R) of the cluster for the gangs directly in each queue.
 
     The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
-    The direct gangs of an inner queue take part in the division like a child queue. Shares are
+    The gangs directly in a parent queue take part in the division like a child queue. Shares are
     rounded down. Unlike deserved shares, weighted shares do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
