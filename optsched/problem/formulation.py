@@ -577,7 +577,7 @@ class GangNodes:
         """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
         Gangs without variables w may also have a chosen domain and tasks of the same class. Further
-        rows limit these tasks to the domain's supply minus its variables w.
+        rows limit these tasks to the supply of the domain's nodes minus the variables w there.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

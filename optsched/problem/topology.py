@@ -153,7 +153,7 @@ class Bounds:
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """The bounds of the whole gang and of the subgroups, without missing bounds."""
+        """The existing bounds of the whole gang and of its subgroups."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property

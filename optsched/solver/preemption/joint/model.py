@@ -377,9 +377,9 @@ def _add_rounded_rows(
     """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
     The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
-    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables, and
-    for each variable its node set and its request of the resource. `capacity` holds the node set
-    and the capacity of each node.
+    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables
+    that count tasks, the node set of each variable, and how much of the resource one of its tasks
+    requests. `capacity` holds the node set and the capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity

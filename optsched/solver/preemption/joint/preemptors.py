@@ -54,8 +54,8 @@ class Preemptors:
     ) -> list[Evict]:
         """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
-        The largest unit of each lending queue is evicted after all other victims of its preemptors.
-        A unit is a task, or all tasks of a gang that is evicted entirely.
+        The largest unit that a lending queue loses is evicted after all other victims of the unit's
+        preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -170,7 +170,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose victims must be evicted together (minimums or subgroups)."""
+        """Return the gangs whose minimums or subgroups require evicting victims together."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)

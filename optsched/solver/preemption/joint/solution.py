@@ -53,8 +53,8 @@ Each additional solve excludes victims whose capacity no gang used.
 _MS_PER_VARIABLE = 0.1
 """Milliseconds of wall time per integer variable that a solver needs to find a first solution.
 
-Measured on clusters of 50 to 180 mixed nodes on two cores in 2026: within one second, models of 9
-400 integers had a solution, and models of 10 500 integers had none.
+Measured on clusters of 50 to 180 mixed nodes on two cores in 2026: within one second, models of
+9 400 integer variables had a solution, and models of 10 500 integer variables had none.
 """
 
 DropInvalid: TypeAlias = (

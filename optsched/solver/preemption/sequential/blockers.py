@@ -50,7 +50,7 @@ class Blockers:
     ) -> list[tuple[int, Blocker]]:
         """Return (class, blocker) pairs: candidate victims that exclude nodes for a task class.
 
-        A node is removed from `allowed` if a running task that is no candidate excludes it.
+        A node is removed from `allowed` if a running task that is not a candidate excludes it.
         """
         found = []
         for c in np.unique(task_class).tolist():

@@ -329,7 +329,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; equal keys mean equal results while the cluster is unchanged."""
+        """Return a key; while the cluster is unchanged, gangs of equal keys get equal results."""
         problem = self._problem
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return (
@@ -534,8 +534,8 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use, or 0 if there is no solver.
 
-        The remaining time suffices for a heuristic solution for every later gang. Heuristic plans
-        for all gangs are better than optimal plans for only the first gangs.
+        The rest of the time limit suffices for heuristic solutions for all later gangs.
+        Heuristic plans for all gangs are better than optimal plans for only the first gangs.
         """
         if self._settings.solver is None:
             return 0
@@ -548,7 +548,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution and the bounds on victims; each is None if not found."""
+        """Return the best solution and the bounds on victims, or None for either one if unknown."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # The heuristic ignores rules on tasks that share a node, so first solve a model of few
