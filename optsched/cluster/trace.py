@@ -307,7 +307,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return an error if a gang can never start, or None if no reason for this is found."""
+        """Return an error if a gang can certainly never start, else None."""
         gang = arrival.gang
         unknown = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if unknown is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reason codes for which an eviction may let the gang start."""
+"""Codes of the reasons for waiting that an eviction may remove."""
 
 
 class Protection:

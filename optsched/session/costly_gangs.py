@@ -42,7 +42,7 @@ SELECTED_PER_COST: Final = 50
 """Number of different pending pods that a term selects at a cost of 1."""
 
 TURN_MS: Final = 60_000
-"""Milliseconds after which each namespace starts with another of its gangs."""
+"""Time in ms after which another gang of each namespace comes first."""
 
 _STEP: Final = 7919
 """Number of positions by which a namespace's first gang advances in `TURN_MS`; a prime number."""

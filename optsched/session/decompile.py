@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
     """Return the actions that execute the decisions, in execution order.
 
-    Gangs are enqueued first, then victims are evicted. Finally, tasks are bound gang by gang; gangs
-    of more important tiers and older gangs come first. An interrupted plan therefore leaves few
-    gangs partially bound.
+    Gangs are enqueued first, then victims are evicted. Finally, tasks are bound gang by gang, in
+    the order of tiers and, within a tier, from the oldest gang to the youngest. An interrupted plan
+    therefore leaves few gangs partially bound.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]

@@ -110,7 +110,7 @@ class EvictionTrial:
 
     @property
     def has_blockers(self) -> bool:
-        """Whether a reservation or a budget that is not exhausted may forbid evictions."""
+        """Whether some reservation, or some budget that is not exhausted, may forbid evictions."""
         snapshot = self.problem.snapshot
         if not self.reach or any(isinstance(a, Evict) and a.to for a in self.actions):
             return False

@@ -44,7 +44,7 @@ _FOR_NODES: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""Reason codes for which more nodes may let the gang start."""
+"""Codes of the reasons for waiting that additional nodes may remove."""
 
 
 def opened(
