@@ -107,7 +107,9 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add constraints that started gangs place their minimum, in total and per role.
 
-        The constraints are x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h].
+        The constraints are x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h]. For gang class h,
+        y[h] is the number of started gangs, and x[f] is the number of placed tasks of a set f of
+        equal tasks. A gang has count[f] of these tasks and must place need[h] tasks.
 
         These constraints are omitted for gangs that place all tasks or none, because their x equals
         count · y. Further constraints keep placements and minResources within the idle amounts.
@@ -401,7 +403,8 @@ class SubGroups(Rule):
         The constraints are x[f] ≤ count[f] · s[p], Σ_{f ∈ p} x[f] ≥ need[p] · s[p], and Σ_p s[p] ≥
         groups · y.
 
-        s[p] ∈ {0, 1} is 1 if subgroup p starts. The constraints are omitted for gangs that place
+        s[p] ∈ {0, 1} is 1 if subgroup p starts, and y is 1 if the gang starts. x[f] is the number
+        of placed tasks of a set f of equal tasks. The constraints are omitted for gangs that place
         all tasks or none.
         """
         gangs, model = form.gangs, form.model

@@ -65,7 +65,10 @@ class Fits(Rule):
                     yield Violation(self.name, f"node {name}", detail)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Limit requests to idle amounts: Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
+        """Limit requests to idle amounts: Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r].
+
+        supplied[c, n] is the number of tasks of class c that are placed on node n.
+        """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return

@@ -163,7 +163,8 @@ class HostPorts(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Place at most one task per node for each host port and each conflicting pair of ports.
 
-        The constraint is Σ supplied[c, n] ≤ 1 over the classes of the port or of the pair.
+        The constraint is Σ supplied[c, n] ≤ 1 over the classes of the port or of the pair, where
+        supplied[c, n] is the number of tasks of class c that are placed on node n.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         relations = problem.relations

@@ -170,7 +170,11 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Limit usage per group: Σ request[c, r] · supplied[c, n] ≤ limit − held + released."""
+        """Limit usage per group: Σ request[c, r] · supplied[c, n] ≤ limit − held + released.
+
+        supplied[c, n] is the number of tasks of class c that are placed on node n. The queue uses
+        the amount held in the group now, and its victims in the group release the amount released.
+        """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()

@@ -152,8 +152,9 @@ class Reservation(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request · x ≤ remaining capability over constrained tasks in a queue's subtree.
 
-        The remaining capability is the amount that is neither used nor reserved when the
-        reservation starts. For entitled tasks, the limit is the remaining entitlement.
+        x is the number of placed tasks. The remaining capability is the amount that is neither used
+        nor reserved when the reservation starts. For entitled tasks, the limit is the remaining
+        entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _numbers(problem):
@@ -167,7 +168,10 @@ class Reservation(Rule):
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], from `find_extra_resources`."""
+        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], from `find_extra_resources`.
+
+        supplied[c, n] is the number of tasks of class c that are placed on node n.
+        """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return

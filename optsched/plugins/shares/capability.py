@@ -112,7 +112,10 @@ class Capability(Rule):
         return None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request · x ≤ capability − usage over the subtree of each limited queue."""
+        """Add Σ request · x ≤ capability − usage over the subtree of each limited queue.
+
+        x is the number of placed tasks.
+        """
         queues = form.problem.queues
         used = queues.summed_up(queues.allocated)
         most = find_ceilings(form.problem)

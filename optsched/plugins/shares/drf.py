@@ -195,7 +195,8 @@ class LeastShare:
     def encode(self, form: Formulation) -> Expression:
         """Return the variable t, the smallest share of the running contested gangs.
 
-        For each of these gangs g, used[g, r] ≥ step[r] · t holds for at least one resource r.
+        For each of these gangs g, used[g, r] ≥ step[r] · t holds for at least one resource r. The
+        gang uses used[g, r] of the resource, and step[r] is a thousandth of the cluster's amount.
 
         A 0-1 variable per gang g and resource r selects a resource for which the constraint is
         enforced.

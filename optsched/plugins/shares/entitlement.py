@@ -52,7 +52,10 @@ class Entitlements(Rule):
                 yield Violation(self.name, f"queue {queue.name}", detail)
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request · x ≤ limit − allocated over the subtree of each entitled queue."""
+        """Add Σ request · x ≤ entitlement − allocated over the subtree of each entitled queue.
+
+        x is the number of placed tasks.
+        """
         problem = form.problem
         if problem.snapshot.entitlements:
             most, queues = problem.derived(entitled_amounts), problem.queues

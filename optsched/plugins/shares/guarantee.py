@@ -96,8 +96,8 @@ class Guarantee(Rule):
     def encode(self, form: Formulation) -> None:
         """Add constraints that the committed amounts (claim) fit the cluster.
 
-        The constraints are Σ_top-level claim ≤ cluster, claim ≥ guarantee, and claim ≥ usage +
-        Σ_child claim.
+        The constraints for each queue are claim ≥ guarantee and claim ≥ usage + Σ_child claim. For
+        the cluster, the constraint is Σ_top-level claim ≤ capacity.
         """
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues

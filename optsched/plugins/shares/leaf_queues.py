@@ -52,7 +52,7 @@ class LeafQueues(Rule):
         return found if found.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Add the constraints x[f] = 0 and y[h] = 0 for gangs in parent queues."""
+        """Add constraints that gangs in parent queues place no task and do not start."""
         excluded = form.problem.derived(_excluded)
         gangs = form.gangs
         closed = excluded[gangs.members[gangs.member_start[:-1]]]

@@ -130,7 +130,7 @@ class Proportion(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request · x ≤ max(deserved − allocated, nominated) for each queue.
 
-        If `caps` is False, this adds no constraint.
+        x is the number of placed tasks. If `caps` is False, this adds no constraint.
         """
         if not self.caps:
             return

@@ -91,7 +91,8 @@ class Shortfall:
 
         The constraints are step[r] · d[k, r] + Σ request · (x − evicted) ≥ target − allocated.
 
-        d[k, r] ≥ 0 is the shortfall of resource r below target k, in multiples of the step size.
+        d[k, r] ≥ 0 is the shortfall of resource r below target k, in multiples of the step size. x
+        is the number of placed tasks.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
