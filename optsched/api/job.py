@@ -1,4 +1,4 @@
-"""Jobs, and the Commands that users send to jobs and queues.
+"""Jobs: their specification, status and defaults.
 
 Names, defaults and limits are from Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook for
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
-from optsched.api.meta import OwnerReference, parse_meta
+from optsched.api.meta import parse_meta
 from optsched.api.podgroup import read_topology
 
 if TYPE_CHECKING:
@@ -429,59 +429,3 @@ def _deletions(status: Fields) -> dict[str, PodDeletion]:
         if deleted_ms is not None:
             found[pod] = PodDeletion(deleted_ms, is_disruption)
     return found
-
-
-# --- command --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A request to run an action, such as AbortJob, ResumeJob or CloseQueue, once.
-
-    `target` is the object on which to run it, or None if the Command names no object. `errors`
-    holds an error for each unreadable field.
-    """
-
-    meta: ObjectMeta
-    action: str = ""
-    target: OwnerReference | None = None
-    reason: str = ""
-    message: str = ""
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the Command."""
-        return self.meta.key
-
-
-def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
-    """Parse a Command from a manifest or API object; return it with its field errors.
-
-    The Command is None only if the object has no name.
-    """
-    errors: list[FieldError] = []
-    meta = parse_meta(obj, errors)
-    if meta is None:
-        return None, tuple(errors)
-    whole = Fields(obj, schema_of(kinds.COMMAND), "", errors)
-    fields, action, target = whole.optional_record("target"), whole.text("action"), None
-    if fields is not None:
-        # The value is not used; reading it records an error if it is not a boolean.
-        fields.boolean("blockOwnerDeletion")
-        target = OwnerReference(
-            api_version=fields.text("apiVersion"),
-            kind=fields.text("kind"),
-            name=fields.text("name"),
-            uid=fields.text("uid"),
-            controller=fields.boolean("controller"),
-        )
-    command = Command(
-        meta=meta,
-        action=action,
-        target=target,
-        reason=whole.text("reason"),
-        message=whole.text("message"),
-        errors=tuple(errors),
-    )
-    return command, command.errors

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 
 if TYPE_CHECKING:
-    from optsched.cluster.decisions import Plan
     from optsched.cluster.reasons import Reason
     from optsched.cluster.snapshot import Gang
 
@@ -24,15 +22,6 @@ class GangStatus:
     succeeded: int
     failed: int
     reason: Reason | None
-
-
-def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
-    """Return the number of allocated tasks per gang, and the keys of the enqueued gangs."""
-    allocated: dict[str, int] = {}
-    for action in plan.actions:
-        if isinstance(action, Allocate):
-            allocated[action.gang] = allocated.get(action.gang, 0) + 1
-    return allocated, frozenset(a.gang for a in plan.actions if isinstance(a, Enqueue))
 
 
 def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: bool) -> GangStatus:

@@ -16,7 +16,7 @@ from optsched.api.crds import (
     unknown_fields,
 )
 from optsched.api.hypernode import parse_hypernode, parse_nodeshard, parse_numatopology
-from optsched.api.job import parse_command, parse_job
+from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
@@ -39,7 +39,6 @@ PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
     kinds.NODE_SHARD: parse_nodeshard,
     kinds.JOB: parse_job,
     kinds.CRON_JOB: parse_cronjob,
-    kinds.COMMAND: parse_command,
     kinds.JOB_FLOW: parse_jobflow,
     kinds.JOB_TEMPLATE: parse_jobtemplate,
 }
