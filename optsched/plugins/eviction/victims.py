@@ -173,7 +173,11 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect non-preemptable tasks, and tasks in cooldown or exhausted disruption budgets."""
+        """Protect certain tasks from eviction.
+
+        These are tasks that are not preemptable, that are in their cooldown, or that an exhausted
+        disruption budget covers.
+        """
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 

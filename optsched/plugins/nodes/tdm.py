@@ -180,7 +180,7 @@ class _ZoneMasks:
 
 
 class Allowance(NamedTuple):
-    """The number of tasks that a gang's disruption budget (`jdb-…`) allows to evict together.
+    """How many of a gang's tasks its disruption budget (`jdb-…`) allows to be evicted together.
 
     A gang without a budget loses at most one task at a time. If a gang without a budget can lose no
     task without falling below its minimum, it may be evicted entirely.

@@ -238,8 +238,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # To add up a node's amounts, children that can grow are scaled down to their smallest
-            # share.
+            # Before the amounts of the children are added up, those of children that can grow are
+            # scaled down to the smallest weighted share of such a child.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -292,7 +292,10 @@ class ShareTreeOrder(Greedy):
 @dataclass(eq=False)
 class _TreeOrder(ShareTreeOrder, DrfOrder):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. The reclaiming queue must come first even after the eviction."""
+        """See `Preemption`.
+
+        Even after the eviction, the reclaiming queue must precede the victim's queue in the order.
+        """
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

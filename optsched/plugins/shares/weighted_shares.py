@@ -117,7 +117,7 @@ class _Terms:
 def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
-    # The shares if every resource suffices: the larger of demand and guarantee.
+    # The shares if every resource suffices for all demand: the larger of demand and guarantee.
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
