@@ -204,11 +204,6 @@ def _few(each: SearchStrategy[object]) -> SearchStrategy[tuple[object, ...]]:
     return st.just(()) | st.lists(each, max_size=2).map(tuple)
 
 
-def plain_shapes() -> SearchStrategy[TaskShape]:
-    """Draw a shape that requests resources only."""
-    return some_amounts().map(TaskShape)
-
-
 def shapes(
     namespace: str = "a",
     claims: Sequence[str] = (),
