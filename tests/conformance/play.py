@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.plugins.verification.verify import verify_actions
 from optsched.session.session import SessionContext, run_session
-from optsched.session.status import gang_status, plan_by_gang
+from optsched.session.status import gang_status
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 
@@ -65,7 +65,8 @@ def play(snapshot: Snapshot, policy: Policy, context: SessionContext) -> Played:
 
 
 def _phases(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
-    allocated, enqueued = plan_by_gang(plan)
+    allocated = Counter(a.gang for a in plan.actions if isinstance(a, Allocate))
+    enqueued = {a.gang for a in plan.actions if isinstance(a, Enqueue)}
     return {
         g.key: gang_status(g, None, allocated.get(g.key, 0), g.key in enqueued).phase.value
         for g in snapshot.gangs
