@@ -169,3 +169,19 @@ def test_what_is_promised_of_cards_is_given_to_nobody_else() -> None:
             if t.shared_gpus and t.key not in gone
         )
         assert all(use.key == kept for a in binds for use in a.shared_gpus)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_bound_pods_leave_the_gpu_of_each_possible_victim(victim: int) -> None:
+    snapshot = crowded()
+    late = gang("late", ("w", 1, asking(400)), priority=0)
+    gangs = tuple(sorted((*snapshot.gangs, late), key=lambda g: g.key))
+    policy = parse_policy(CARDS_POLICY, "shared_gpus.conf")
+    actions = (
+        Evict(f"ns/low-w-{victim}", "n", "preempt", "ns/high"),
+        Allocate("ns/late-w-0", "n", "ns/late"),
+        Nominate("ns/high-w-0", "n", "ns/high"),
+    )
+    made = with_cards(replace(snapshot, gangs=gangs), actions, policy.rules)
+    (bind,) = (a for a in made if isinstance(a, Allocate))
+    assert [use.key for use in bind.shared_gpus] == [f"GPU-{1 - victim}"]

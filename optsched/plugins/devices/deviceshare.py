@@ -7,7 +7,7 @@ Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, product
 from math import inf
@@ -215,7 +215,8 @@ class DeviceShare(Rule):
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
         """Return the device shares of each bound task, keyed by task key.
 
-        Tasks on nodes without a valid allocation are omitted.
+        If possible, bound tasks leave the devices that nominated tasks need after terminating pods
+        have ended. Tasks on nodes without a valid allocation are omitted.
         """
         found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -223,7 +224,11 @@ class DeviceShare(Rule):
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
             uses = (use for task in node.residents for use in task.shared_gpus)
             positions = {(use.key, use.instance) for use in uses if use.instance}
-            allocated = self._allocate_tasks(node, self.resident_use(node), sharing) or {}
+            used = self.resident_use(node)
+            kept = self._reserve_devices(node, used, world.after)
+            allocated = self._allocate_tasks(node, kept, sharing)
+            if allocated is None:
+                allocated = self._allocate_tasks(node, used, sharing) or {}
             for task in (t for t in sharing if t.key in allocated):
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
@@ -238,6 +243,25 @@ class DeviceShare(Rule):
                     for i, taken in allocated[task.key]
                 )
         return found
+
+    def _reserve_devices(self, node: Node, used: Sequence[Usage], after: World) -> list[Usage]:
+        """Return `used` plus the devices of the node's nominated tasks.
+
+        `after` is the world in which victims are terminating. The nominated tasks get devices that
+        are free after terminating pods have ended.
+        """
+        kept = list(used)
+        sharing = [t for t in after.nominated_tasks.get(node.name, ()) if self.gpu_needs(t.shape)]
+        if not sharing:
+            return kept
+        residents = after.snapshot.node_by_name[node.name].residents
+        staying = tuple(t for t in residents if t.status is not TaskStatus.RELEASING)
+        later = self.resident_use(replace(node, residents=staying), node)
+        allocated = self._allocate_tasks(node, later, sharing) or {}
+        for pairs in allocated.values():
+            for _, taken in pairs:
+                _add_use(kept, taken)
+        return kept
 
     def _allocate_tasks(
         self,
