@@ -148,7 +148,12 @@ def find_victims_jointly(
         solution = next(found, None)
         if solution is None or not solution[joint.evict].any():
             break
-        reading = _read_solution(joint, tiers, solution, drop_invalid)
+        node_of = _assign_nodes(joint, solution)
+        reading = _read_solution(joint, tiers, solution, node_of, drop_invalid)
+        exchanged = _exchange_for_reservations(problem, node_of)
+        if reading.num_dropped and not np.array_equal(exchanged, node_of):
+            other = _read_solution(joint, tiers, solution, exchanged, drop_invalid)
+            reading = min(reading, other, key=lambda each: each.num_dropped)
         if best is None or reading.num_dropped < best.num_dropped:
             best = reading
         if not reading.num_dropped or not reading.unused.any():
@@ -222,8 +227,48 @@ class _Reading(NamedTuple):
     num_dropped: int
 
 
+def _assign_nodes(joint: JointModel, solution: I64) -> I64:
+    """Return the node (T,) of each task in a solution; `UNPLACED` if the task gets no node."""
+    problem = joint.form.problem
+    node = np.flatnonzero(joint.node_set >= 0)
+    slots = []
+    for row in joint.supplied:
+        at = np.flatnonzero(row >= 0)
+        slots.append(np.repeat(node[at], solution[row[at]]))
+    return assign_tasks(joint.form, solution, slots, Decisions.nothing(problem)).node_of
+
+
+def _exchange_for_reservations(problem: Problem, node_of: I64) -> I64:
+    """Return `node_of` (T,) after equal tasks exchanged nodes for gangs with reservations.
+
+    The model does not know which node is reserved for which gang. If a gang with a reservation gets
+    other nodes, the reservation may prevent another gang from using the reserved nodes.
+    """
+    node_of = node_of.copy()
+    gangs = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+    nodes = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+    # Tasks with equal constraints have different classes if a reservation restricts one of them.
+    number: dict[object, int] = {}
+    classes = zip(problem.classes.shapes, problem.classes.relations, strict=True)
+    kind = np.array([number.setdefault(each, len(number)) for each in classes], np.int64)
+    kind_of = kind[problem.task_class]
+    for reservation in problem.snapshot.reservations:
+        if (g := gangs.get(reservation.gang)) is None:
+            continue
+        reserved = [nodes[name] for name, _ in reservation.nodes if name in nodes]
+        mine = np.arange(problem.task_start[g], problem.task_start[g + 1])
+        elsewhere = mine[(node_of[mine] >= 0) & ~np.isin(node_of[mine], reserved)]
+        for task in elsewhere.tolist():
+            equal = kind_of == kind_of[task]
+            equal[mine] = False
+            others = np.flatnonzero(equal & np.isin(node_of, reserved))
+            if len(others):
+                node_of[[task, others[0]]] = node_of[[others[0], task]]
+    return node_of
+
+
 def _read_solution(
-    joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
+    joint: JointModel, tiers: Tiers, solution: I64, node_of: I64, drop_invalid: DropInvalid
 ) -> _Reading:
     """Decode a solution to evictions and nominations, and drop the ones that violate rules.
 
@@ -231,12 +276,6 @@ def _read_solution(
     no preemptor uses their capacity; gangs that need this capacity are dropped.
     """
     problem = joint.form.problem
-    node = np.flatnonzero(joint.node_set >= 0)
-    slots = []
-    for row in joint.supplied:
-        at = np.flatnonzero(row >= 0)
-        slots.append(np.repeat(node[at], solution[row[at]]))
-    node_of = assign_tasks(joint.form, solution, slots, Decisions.nothing(problem)).node_of
     victims, reclaimed = _choose_victims(joint, solution)
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
     preemptors = Preemptors(joint, tiers, node_of)
