@@ -492,6 +492,8 @@ class Joint:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = seconds
+        # The presolve of OR-Tools 9.15 is unsound without this limit (google/or-tools issue 5293).
+        solver.parameters.presolve_inclusion_work_limit = 0
         solver.solve(self.model)
         return round(solver.best_objective_bound)
 
@@ -1016,6 +1018,8 @@ class Joint:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = seconds
+        # The presolve of OR-Tools 9.15 is unsound without this limit (google/or-tools issue 5293).
+        solver.parameters.presolve_inclusion_work_limit = 0
         values: list[tuple[str, int, int]] = []
         levels = self.levels()
         for name, is_max, expression in levels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.cluster.relocation import with_terminating
 from optsched.plugins.objectives.admission import dominant_weights
 from optsched.problem.compile import compile_problem
@@ -428,6 +428,17 @@ def test_a_share_that_is_rounded_up_by_one_base_unit_is_no_finding():
     """
     decided = Decided(Case(41001, 1735).draw(), "min-fragmentation")
     assert list(check_metamorphic(decided)) == []
+
+
+def test_presolve_keeps_the_best_plan():
+    """OR-Tools 9.15 once removed all best plans, and CP-SAT proved a plan with 82 % of the value.
+
+    See google/or-tools issue 5293.
+    """
+    decided = Decided(Case(41001, 3169).draw(), "max-throughput")
+    assert list(check_proof(decided)) == []
+    (level,) = decided.plan.certificate.levels
+    assert (level.value, level.status) == (14_513_157_865, LevelStatus.OPTIMAL)
 
 
 @pytest.mark.nightly

@@ -153,6 +153,9 @@ def maximize(
     # Probing and a long presolve pay off only in solves far longer than a session.
     parameters.cp_model_probing_level = 0
     parameters.max_presolve_iterations = 2
+    # With inclusion detection, the presolve of OR-Tools 9.15 removes optimal solutions of some
+    # linear models, and CP-SAT then proves a wrong optimum (google/or-tools issue 5293).
+    parameters.presolve_inclusion_work_limit = 0
     parameters.catch_sigint_signal = False
     if effort.gap is not None:
         parameters.relative_gap_limit = effort.gap

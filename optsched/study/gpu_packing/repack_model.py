@@ -125,6 +125,7 @@ def solve_model(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.C
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed
     solver.parameters.cp_model_probing_level = 0
+    solver.parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     has = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return solver if has else None
 

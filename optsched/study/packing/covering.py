@@ -116,6 +116,7 @@ def fewest_columns(
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 2
     solver.parameters.catch_sigint_signal = False
+    solver.parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]

@@ -52,6 +52,7 @@ def reassign(
     parameters.random_seed = spending.seed
     parameters.max_deterministic_time = spending.effort
     parameters.cp_model_probing_level = 0
+    parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     if spending.seconds is not None:
         parameters.max_time_in_seconds = spending.seconds
     status = solver.solve(model.model)
