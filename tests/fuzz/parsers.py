@@ -13,7 +13,7 @@ from optsched.admission.review import MalformedReview, encode_response, read_bod
 from optsched.admission.services import SERVICES, review
 from optsched.admission.world import Settings
 from optsched.api.hypernode import parse_hypernode, parse_nodeshard, parse_numatopology
-from optsched.api.job import parse_command, parse_job
+from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
@@ -429,7 +429,7 @@ GROUPS: Final = {
 CSI_NODE: Final = objects.csi_node("n", csi=3)
 EIGHT: Final = equal_nodes(2, {GPU: 8})
 API: Final = (
-    *(parse_command, parse_cronjob, parse_hypernode, parse_job, parse_jobflow),
+    *(parse_cronjob, parse_hypernode, parse_job, parse_jobflow),
     *(parse_jobtemplate, parse_nodeshard, parse_numatopology, parse_podgroup, parse_queue),
     *(parse_priority_class, parse_scheduling_group, parse_budget, parse_device_claim),
     *(parse_device_class, parse_slice, parse_node, parse_numa, parse_quota, parse_csi_node),
