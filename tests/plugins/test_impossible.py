@@ -34,6 +34,7 @@ from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.session.decompile import pending_of
+from optsched.solver.cpsat.integer_program import create_solver
 from tests.support.effort import num_examples
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang
@@ -208,7 +209,7 @@ class Model:
         model.add(least >= short)
         model.add(least >= sum(by_role))
         model.minimize(least)
-        solver = cp_model.CpSolver()
+        solver = create_solver()
         solver.parameters.num_workers = 1
         assert solver.solve(model) == cp_model.OPTIMAL
         return round(solver.objective_value)

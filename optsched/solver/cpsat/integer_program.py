@@ -123,6 +123,17 @@ class SolverProgress:
     work_s: float | None
 
 
+def create_solver() -> cp_model.CpSolver:
+    """Return a CP-SAT solver without the presolve that proves wrong optima.
+
+    With inclusion detection, the presolve of OR-Tools 9.15 removes all optimal solutions of some
+    linear models (google/or-tools issue 5293).
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.presolve_inclusion_work_limit = 0
+    return solver
+
+
 def maximize(
     task: Task, effort: Effort, watch: Callable[[SolverProgress], None] | None = None
 ) -> Result:
@@ -143,7 +154,7 @@ def maximize(
 
     """
     built = _build(task, effort.gap)
-    solver = cp_model.CpSolver()
+    solver = create_solver()
     parameters = solver.parameters
     parameters.num_workers = effort.num_workers
     parameters.random_seed = effort.seed
@@ -153,9 +164,6 @@ def maximize(
     # Probing and a long presolve pay off only in solves far longer than a session.
     parameters.cp_model_probing_level = 0
     parameters.max_presolve_iterations = 2
-    # With inclusion detection, the presolve of OR-Tools 9.15 removes optimal solutions of some
-    # linear models, and CP-SAT then proves a wrong optimum (google/or-tools issue 5293).
-    parameters.presolve_inclusion_work_limit = 0
     parameters.catch_sigint_signal = False
     if effort.gap is not None:
         parameters.relative_gap_limit = effort.gap

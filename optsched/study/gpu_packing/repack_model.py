@@ -13,6 +13,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from optsched.cluster.gpu_accounting import WHOLE
+from optsched.solver.cpsat.integer_program import create_solver
 from optsched.study.gpu_packing.node_pool import Layout
 
 if TYPE_CHECKING:
@@ -120,12 +121,11 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 def solve_model(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
     """Solve the model; return the solver, or None if it found no solution."""
-    solver = cp_model.CpSolver()
+    solver = create_solver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed
     solver.parameters.cp_model_probing_level = 0
-    solver.parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     has = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return solver if has else None
 

@@ -13,6 +13,8 @@ import numpy as np
 from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
+from optsched.solver.cpsat.integer_program import create_solver
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -111,12 +113,11 @@ def fewest_columns(
     total = cp_model.LinearExpr.sum(uses)
     model.add_linear_constraint(total, *between)
     model.minimize(total)
-    solver = cp_model.CpSolver()
+    solver = create_solver()
     solver.parameters.max_deterministic_time = work
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 2
     solver.parameters.catch_sigint_signal = False
-    solver.parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]

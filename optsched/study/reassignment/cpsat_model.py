@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
+from optsched.solver.cpsat.integer_program import create_solver
+
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.study.reassignment.assignment_state import Instance
@@ -46,13 +48,12 @@ def reassign(
     Returns None if the solver finds no solution within its limits.
     """
     model = _Model(instance, machine_of, free, machines)
-    solver = cp_model.CpSolver()
+    solver = create_solver()
     parameters = solver.parameters
     parameters.num_workers = 1
     parameters.random_seed = spending.seed
     parameters.max_deterministic_time = spending.effort
     parameters.cp_model_probing_level = 0
-    parameters.presolve_inclusion_work_limit = 0  # see solver.cpsat.integer_program
     if spending.seconds is not None:
         parameters.max_time_in_seconds = spending.seconds
     status = solver.solve(model.model)
