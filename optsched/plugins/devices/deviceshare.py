@@ -222,14 +222,21 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
+            if not sharing:
+                continue
             uses = (use for task in node.residents for use in task.shared_gpus)
             positions = {(use.key, use.instance) for use in uses if use.instance}
             used = self.resident_use(node)
-            kept = self._reserve_devices(node, used, world.after)
+            reserved = self._reserve_devices(node, world.after)
+            kept = list(used)
+            for taken in reserved:
+                _add_use(kept, taken)
             allocated = self._allocate_tasks(node, kept, sharing)
+            if allocated is None and reserved:
+                allocated = self._allocate_tasks(node, used, sharing)
             if allocated is None:
-                allocated = self._allocate_tasks(node, used, sharing) or {}
-            for task in (t for t in sharing if t.key in allocated):
+                continue
+            for task in sharing:
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
                     # The index in a share counts only the earlier containers that request the same
@@ -244,24 +251,21 @@ class DeviceShare(Rule):
                 )
         return found
 
-    def _reserve_devices(self, node: Node, used: Sequence[Usage], after: World) -> list[Usage]:
-        """Return `used` plus the devices of the node's nominated tasks.
+    def _reserve_devices(self, node: Node, after: World) -> list[Allocation]:
+        """Return devices for the node's nominated tasks, free after terminating pods have ended.
 
-        `after` is the world in which victims are terminating. The nominated tasks get devices that
-        are free after terminating pods have ended.
+        `after` is the world in which victims are terminating. The result is empty if the devices do
+        not suffice for all nominated tasks.
         """
-        kept = list(used)
-        sharing = [t for t in after.nominated_tasks.get(node.name, ()) if self.gpu_needs(t.shape)]
+        nominated = after.nominated_tasks.get(node.name, ())
+        sharing = [t for t in nominated if self.gpu_needs(t.shape)]
         if not sharing:
-            return kept
+            return []
         residents = after.snapshot.node_by_name[node.name].residents
         staying = tuple(t for t in residents if t.status is not TaskStatus.RELEASING)
         later = self.resident_use(replace(node, residents=staying), node)
         allocated = self._allocate_tasks(node, later, sharing) or {}
-        for pairs in allocated.values():
-            for _, taken in pairs:
-                _add_use(kept, taken)
-        return kept
+        return [taken for pairs in allocated.values() for _, taken in pairs]
 
     def _allocate_tasks(
         self,
