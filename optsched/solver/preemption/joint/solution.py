@@ -150,10 +150,11 @@ def find_victims_jointly(
             break
         node_of = _assign_nodes(joint, solution)
         reading = _read_solution(joint, tiers, solution, node_of, drop_invalid)
-        exchanged = _exchange_for_reservations(problem, node_of)
-        if reading.num_dropped and not np.array_equal(exchanged, node_of):
-            other = _read_solution(joint, tiers, solution, exchanged, drop_invalid)
-            reading = min(reading, other, key=lambda each: each.num_dropped)
+        if reading.num_dropped:
+            exchanged = _exchange_for_reservations(problem, node_of)
+            if not np.array_equal(exchanged, node_of):
+                other = _read_solution(joint, tiers, solution, exchanged, drop_invalid)
+                reading = min(reading, other, key=lambda each: each.num_dropped)
         if best is None or reading.num_dropped < best.num_dropped:
             best = reading
         if not reading.num_dropped or not reading.unused.any():
