@@ -181,9 +181,9 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
     number = _count_pods(gangs, pods, {label for labels in labels_of for label in labels})
     costs = {}
     for term, labels in zip(terms, labels_of, strict=True):
-        selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
         if term.selector is None:
             continue
+        selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
         # Comparing one pod with many requirements takes as long as many pods with one requirement.
         cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
         if cost:

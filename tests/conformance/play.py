@@ -68,7 +68,7 @@ def _phases(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     allocated = Counter(a.gang for a in plan.actions if isinstance(a, Allocate))
     enqueued = {a.gang for a in plan.actions if isinstance(a, Enqueue)}
     return {
-        g.key: gang_status(g, None, allocated.get(g.key, 0), g.key in enqueued).phase.value
+        g.key: gang_status(g, None, allocated[g.key], g.key in enqueued).phase.value
         for g in snapshot.gangs
     }
 
