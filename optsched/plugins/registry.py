@@ -30,7 +30,7 @@ def _find_plugins() -> dict[str, Plugin]:
 PLUGINS: dict[str, Plugin] = _find_plugins()
 
 ALIASES = {alias: plugin.name for plugin in PLUGINS.values() for alias in plugin.aliases}
-"""Alternative plugin names that configurations may use, such as `numaaware`."""
+"""Alternative plugin names from Volcano's documentation, such as `numaaware`."""
 
 JOB_PLUGINS = ("svc", "ssh", "env", "tensorflow", "pytorch", "mpi", "ray", "hcclrank")
 """Plugins of the job controller, which users may list as scheduler plugins by mistake."""

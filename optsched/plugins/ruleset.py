@@ -345,7 +345,8 @@ class RuleSet:
 def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the given methods.
 
-    Sessions call these methods for every class, so rules that do not override them are left out.
+    A session calls these methods for every task class, and inherited methods do nothing. The caller
+    calls only the returned rules.
     """
     return tuple(
         rule

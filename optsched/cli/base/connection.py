@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text that tells a webhook's denial from a missing permission; both may have the same status."""
+"""Part of an error message from which a webhook's denial is recognised.
+
+A missing permission may have the same HTTP status as a denial.
+"""
 
 _MISSING_RIGHT: Final = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'

@@ -248,7 +248,10 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims by preemptor and lending queue; forbidden evictions are left out."""
+    """Return the victims of `reclaim`, keyed by preempting gang and lending queue.
+
+    Evictions to which the preemptor is not entitled are omitted.
+    """
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)

@@ -97,9 +97,9 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
-    """Return the number (V,) of equal items to add to each bin at once.
+    """Return the number (V,) of equal items that the next step adds to each bin.
 
-    The number is 1 if few items fit. If hundreds of items fit, several are added at once, because
+    The number is 1 if few items fit. If hundreds of items fit, one step adds several items, because
     the scores hardly change between two items.
     """
     sizes = items.sizes[kind]
