@@ -37,7 +37,7 @@ from optsched.kube.runtime.timing import SystemClock
 from optsched.kube.scheduler import process as scheduler_process
 from optsched.local.kubectl import node_manifest
 from optsched.policy.catalogue import Shelf
-from optsched.policy.reload import PolicyWatch
+from optsched.policy.load import PolicyWatch
 from optsched.units import format_time
 from tests.kube.fakes import merged
 from tests.support.memory_server import is_selected

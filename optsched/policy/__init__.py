@@ -1,7 +1,7 @@
 """Read policies in two formats: scheduling models and Volcano's scheduler configuration.
 
-The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
-to a policy file. The readers record the position of each YAML value, and each error names its line.
+The module `load` returns a `Policy` for a model name or a file, and detects changes to the file.
+The readers record the position of each YAML value, and each error names its line.
 All errors in a file are reported together. The package `policy` knows the names of rules and
 levels, but imports no solver.
 """
@@ -9,7 +9,16 @@ levels, but imports no solver.
 from __future__ import annotations
 
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
-from optsched.policy.load import ShippedModel, load_policy, parse_policy, shipped_models
+from optsched.policy.load import (
+    PolicyWatch,
+    Rejected,
+    Reloaded,
+    ShippedModel,
+    Unchanged,
+    load_policy,
+    parse_policy,
+    shipped_models,
+)
 from optsched.policy.policy import (
     Admission,
     Budgets,
@@ -20,7 +29,6 @@ from optsched.policy.policy import (
     with_solver,
     without_solver,
 )
-from optsched.policy.reload import PolicyWatch, Rejected, Reloaded, Unchanged
 
 __all__ = [
     "Admission",

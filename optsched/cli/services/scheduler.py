@@ -37,8 +37,8 @@ from optsched.cli.services.service_options import (
 )
 from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
+from optsched.policy.load import PolicyWatch
 from optsched.policy.policy import SolverKind
-from optsched.policy.reload import PolicyWatch
 
 DEFAULT_MODEL: Final = "volcano-default"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from optsched.policy.load import Rejected, Reloaded
 from optsched.policy.policy import with_solver
-from optsched.policy.reload import Rejected, Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optsched.policy.load import PolicyWatch
     from optsched.policy.policy import Policy, SolverKind
-    from optsched.policy.reload import PolicyWatch
     from optsched.session.ports import Clock
 
 READ_S: Final = 1.0

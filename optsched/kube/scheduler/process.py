@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.leader_election import Election
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
-    from optsched.policy.reload import PolicyWatch
+    from optsched.policy.load import PolicyWatch
 
 DRAIN_S: Final = 20.0
 """Timeout in seconds to finish the remaining binds at shutdown."""

@@ -32,7 +32,7 @@ from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.catalogue import Shelf
-from optsched.policy.reload import PolicyWatch
+from optsched.policy.load import PolicyWatch
 from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import limits_for
 from optsched.session.warm_start import FIRST_SEED, WarmStart

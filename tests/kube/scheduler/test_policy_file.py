@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optsched.kube.scheduler.policy_file import PolicyFile
+from optsched.policy.load import PolicyWatch
 from optsched.policy.policy import SolverKind
-from optsched.policy.reload import PolicyWatch
 from tests.kube.fakes import FakeClock
 
 if TYPE_CHECKING:
