@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.policy import shipped_models
-from optsched.policy.actions import ACTIONS
+from optsched.policy.catalogue import ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

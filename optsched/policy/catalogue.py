@@ -1,4 +1,4 @@
-"""Load the built-in and custom plugins and actions that a policy may name.
+"""Declare the built-in actions, and load the plugins and actions that a policy may name.
 
 A custom plugin or action is defined by a Python file in a folder or by an entry point of an
 installed package (see docs/plugins.md). The caller provides the entry points and the function that
@@ -25,7 +25,6 @@ from optsched.plugins.extension_points import Rule
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.switches import Switch
-from optsched.policy.actions import ACTIONS
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
 if TYPE_CHECKING:
@@ -54,6 +53,77 @@ _ACCEPTED_ACTION: Final = f"write `{ACTION_SYMBOL} = Action(name, meaning, argum
 
 Files = tuple[tuple[str, str], ...]
 """The (path, text) pair of each file in a plugin folder, sorted by path."""
+
+# --- built-in actions ----------------------------------------------------------------------------
+
+NEED_SOLVER: Final = frozenset({"consolidation"})
+"""Actions that have no effect without a solver."""
+
+_CACHE = Argument(
+    "predicateErrorCacheEnable",
+    Kind.SWITCH,
+    True,
+    "has no effect: failures are cached by task class",
+)
+_BY_GANG = (
+    Argument("maxDomains", Kind.WHOLE, 8, "maximum number of topology domains to try", least=1),
+    Argument("allowWholeBundle", Kind.SWITCH, True, "whether an entire gang may be evicted"),
+)
+_PREEMPT = (
+    _CACHE,
+    Argument(
+        "enableTopologyAwarePreemption",
+        Kind.SWITCH,
+        False,
+        "without a solver: order nodes by the cost of the evicted pods, not by score",
+    ),
+    Argument(
+        "topologyAwarePreemptWorkerNum",
+        Kind.WHOLE,
+        16,
+        "has no effect: a single thread is used",
+        least=1,
+    ),
+    Argument("minCandidateNodesPercentage", Kind.WHOLE, 10, "has no effect: all nodes are tried"),
+    Argument("minCandidateNodesAbsolute", Kind.WHOLE, 1, "has no effect: all nodes are tried"),
+    Argument(
+        "maxCandidateNodesAbsolute", Kind.WHOLE, 100, "has no effect: all nodes are tried", least=1
+    ),
+)
+_MOVING = (
+    Argument("maxMoves", Kind.WHOLE, 0, "maximum number of pods moved in one session; 0: no limit"),
+)
+
+ACTIONS: Final = {
+    action.name: action
+    for action in (
+        Action(
+            "enqueue",
+            "sets gangs to Inqueue if capacity may suffice; controllers then create their pods; "
+            "without this action, `allocate` does so for all gangs",
+        ),
+        Action("allocate", "places gangs", (_CACHE,)),
+        Action("backfill", "places pods that request no resources", (_CACHE,)),
+        Action("preempt", "evicts pods of lower priority in the same queue", _PREEMPT),
+        Action(
+            "reclaim",
+            "evicts pods of queues above their share, to place pods of queues below their share",
+            (_CACHE,),
+        ),
+        Action("shuffle", "evicts pods that plugins select to be moved"),
+        Action("gangpreempt", "preempts gang by gang", _BY_GANG),
+        Action("consolidation", "moves running pods so that waiting gangs fit", _MOVING),
+        Action("gangreclaim", "reclaims gang by gang", _BY_GANG),
+    )
+}
+"""The built-in actions, keyed by name.
+
+Actions and arguments have the same names as in Volcano (`pkg/scheduler/actions`). The name
+`consolidation` comes from KAI-Scheduler.
+"""
+
+
+# --- custom plugins and actions ------------------------------------------------------------------
 
 
 class Entry(Protocol):
@@ -151,7 +221,7 @@ class Shelf:
             line, action = _find_line(text, ACTION_SYMBOL), defined[ACTION_SYMBOL]
             wrong = _find_action_mistake(action, actions)
             if wrong is None:
-                actions[action.name] = completed_action(action, f"{path}:{line}")
+                actions[action.name] = _complete_action(action, f"{path}:{line}")
             else:
                 problems.append(_line_diagnostic(path, text, line, *wrong))
             if SYMBOL not in defined:
@@ -159,7 +229,7 @@ class Shelf:
         line, plugin = _find_line(text, SYMBOL), defined.get(SYMBOL)
         wrong = _find_plugin_mistake(plugin, plugins)
         if wrong is None and plugin is not None:
-            plugins[plugin.name] = completed(plugin, f"{path}:{line}")
+            plugins[plugin.name] = _complete_plugin(plugin, f"{path}:{line}")
         elif wrong is not None:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
@@ -218,13 +288,9 @@ class Catalogue:
             return self.plugins[name]
         if name not in self.entries:
             return None
-        entry = self.entries[name]
-        plugin = _load_entry(
-            entry, ENTRY_POINTS, Plugin, lambda loaded: _find_plugin_mistake(loaded, self.plugins)
+        return _load_entry(
+            self.entries[name], ENTRY_POINTS, self.plugins, _find_plugin_mistake, _complete_plugin
         )
-        if isinstance(plugin, str):
-            return plugin
-        return completed(plugin, f"entry point {entry.value}")
 
     def find_action(self, name: str) -> Action | str | None:
         """Return the named action, an error message if it cannot be loaded, or None if unknown."""
@@ -233,15 +299,9 @@ class Catalogue:
         if name not in self.action_entries:
             return None
         entry = self.action_entries[name]
-        action = _load_entry(
-            entry,
-            ACTION_ENTRY_POINTS,
-            Action,
-            lambda loaded: _find_action_mistake(loaded, self.actions),
+        return _load_entry(
+            entry, ACTION_ENTRY_POINTS, self.actions, _find_action_mistake, _complete_action
         )
-        if isinstance(action, str):
-            return action
-        return completed_action(action, f"entry point {entry.value}")
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
@@ -251,28 +311,30 @@ BUILT_IN: Final = Catalogue(PLUGINS)
 def _load_entry(
     entry: Entry,
     group: str,
-    kind: type[_Kind],
-    find_mistake: Callable[[object], tuple[str, str] | None],
+    taken: Mapping[str, _Kind],
+    find_mistake: Callable[[object, Mapping[str, _Kind]], tuple[str, str] | None],
+    complete: Callable[[_Kind, str], _Kind],
 ) -> _Kind | str:
     """Load the plugin or action of an entry point, or return an error message.
 
-    `find_mistake` returns the first error in the loaded object, for example a wrong type.
+    `taken` contains the loaded plugins or actions, keyed by name. `find_mistake` returns the first
+    error in the loaded object, for example a wrong type.
     """
     where = f"entry point {group}: {entry.name} = {entry.value}"
     try:
         loaded: _Kind = entry.load()
     except HARMFUL as e:
         return f"{where} cannot be loaded: {_describe_error(e)}"
-    wrong = find_mistake(loaded)
+    wrong = find_mistake(loaded, taken)
     if wrong is not None:
         return f"{where}: {wrong[0]}"
     if loaded.name != entry.name:
-        noun = kind.__name__.lower()
+        noun = "plugin" if group == ENTRY_POINTS else "action"
         return f"{where}: the {noun} calls itself {loaded.name}; both names must be the same"
-    return loaded
+    return complete(loaded, f"entry point {entry.value}")
 
 
-def completed(plugin: Plugin, origin: str) -> Plugin:
+def _complete_plugin(plugin: Plugin, origin: str) -> Plugin:
     """Return a custom plugin whose `build` receives all declared arguments and no others."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
@@ -286,7 +348,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
     return replace(plugin, build=built, origin=origin)
 
 
-def completed_action(action: Action, origin: str) -> Action:
+def _complete_action(action: Action, origin: str) -> Action:
     """Return a custom action whose `build` receives all declared arguments and no others."""
     defaults = dict(_defaults(action.arguments))
     build = action.build

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.plugins.objectives.levels import LEVELS
-from optsched.policy.access import (
+from optsched.policy.catalogue import BUILT_IN
+from optsched.policy.located import (
     read_choice,
     read_duration_ms,
     read_fields,
@@ -18,7 +19,6 @@ from optsched.policy.access import (
     read_string,
     read_whole_number,
 )
-from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.policy import (
     MOST_RESERVATIONS,
     Admission,

@@ -16,7 +16,9 @@ from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import select_overriding
 from optsched.plugins.shares.declarations import HALF_LIFE
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
-from optsched.policy.access import (
+from optsched.policy.catalogue import BUILT_IN, NEED_SOLVER, proposer_of, rules_of
+from optsched.policy.diagnostic import nearest
+from optsched.policy.located import (
     describe_value,
     read_choice,
     read_duration_ms,
@@ -30,9 +32,6 @@ from optsched.policy.access import (
     read_whole_number,
     unquote,
 )
-from optsched.policy.actions import NEED_SOLVER
-from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
-from optsched.policy.diagnostic import nearest
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.units import parse_duration_ms
 

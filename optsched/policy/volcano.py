@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.policy.access import (
+from optsched.policy.catalogue import BUILT_IN
+from optsched.policy.located import (
     describe_value,
     read_duration_ms,
     read_fields,
     read_items,
     read_string,
 )
-from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
 from optsched.policy.policy_sections import (
     ActionReader,
