@@ -13,8 +13,7 @@ from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
-from optsched.plugins.wording import count_noun
-from optsched.units import format_duration_ms
+from optsched.units import count_noun, format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,6 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.devices.device_claims import count_cut_searches
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.fairness import queue_shares
-from optsched.plugins.wording import count_noun
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.costly_gangs import count_left_gangs
 from optsched.session.decompile import pending_keys, pending_of
@@ -20,6 +19,7 @@ from optsched.session.object_diagnostics import budget_flaws, find_flaws
 from optsched.session.queue_gates import opened
 from optsched.solver.portfolio import UNBOUNDED
 from optsched.solver.preemption.joint.bound import bound_with_evictions
+from optsched.units import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,8 @@ from optsched.plugins.explanations.explain import RANK, Explainer
 from optsched.plugins.ordering.fifo import NO_GANG, build_order_reason, fifo_lines, first_in_order
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import EnqueueExplanation
-from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,6 @@ from optsched.plugins.ordering.reservation import (
     build_reservation_reason,
     find_delayed_start,
 )
-from optsched.plugins.wording import count_noun
 from optsched.session.budgets import SHORT_OF_ROOM
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
@@ -26,6 +25,7 @@ from optsched.solver.preemption.sequential.heuristic import (
     restrict_to_promising_nodes,
     solve_heuristically,
 )
+from optsched.units import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,11 +23,10 @@ from optsched.plugins.objectives.admission import Placed, Started, dominant_weig
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion, find_firmness, own_shares
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNPLACED, ranges
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, fix_decisions, improve
-from optsched.units import PODS
+from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ from optsched.api import kinds
 from optsched.cluster.amounts import total
 from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.wording import amount_text
 from optsched.problem.queues import queue_faults
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -204,3 +204,13 @@ def _amount(resource: str, value: object, quantity: Quantity) -> int:
     if base > MAX_BASE:
         raise QuantityError(value, _TOO_LARGE.format(unit_of(resource).value))
     return base
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """Return an amount with its resource name, such as "1500m cpu" or "3 nvidia.com/gpu"."""
+    return f"{format_quantity(amount, resource)} {resource}"
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 node" or "2 nodes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -69,12 +69,11 @@ from optsched.formats.codec.pods.reader import (
 )
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
-from optsched.plugins.wording import amount_text
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
 from optsched.study.prediction.queue_position import PredictionSettings
-from optsched.units import format_time
+from optsched.units import amount_text, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

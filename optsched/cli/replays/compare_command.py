@@ -38,7 +38,6 @@ from optsched.cli.replays.replay_options import (
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
-from optsched.plugins.wording import count_noun
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
@@ -61,6 +60,7 @@ from optsched.study.comparison.grid import CELLS, ResultFolder, cells_of, read_t
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.simulation.simulator import Options
+from optsched.units import count_noun
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:

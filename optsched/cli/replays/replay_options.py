@@ -23,9 +23,8 @@ from optsched.formats.traces.openb_cluster import NODE_LIST
 from optsched.formats.traces.pai import JOBS, MACHINES, TASKS
 from optsched.formats.traces.philly import MACHINES as MACHINE_LIST
 from optsched.formats.traces.trace_file import TRACE_FORMATS
-from optsched.plugins.wording import count_noun
 from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
-from optsched.units import DurationError, parse_duration_ms
+from optsched.units import DurationError, count_noun, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

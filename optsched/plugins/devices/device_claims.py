@@ -24,8 +24,8 @@ from optsched.plugins.devices.device_matching import (
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
-from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
+from optsched.units import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

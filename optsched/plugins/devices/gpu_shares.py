@@ -16,9 +16,8 @@ from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_accounting import WHOLE, share_milli
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
-from optsched.units import GPU
+from optsched.units import GPU, count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,9 +16,8 @@ from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.nodes.fits import Offers
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.linear import Expression
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MEMORY, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

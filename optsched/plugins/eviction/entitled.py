@@ -23,9 +23,8 @@ from optsched.plugins.eviction.victims import Claims, covers
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.running import running_tasks
-from optsched.units import PODS
+from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -16,8 +16,7 @@ from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.gang import next_entries
 from optsched.plugins.ruleset import CapacityExplanation, select_overriding
 from optsched.plugins.shares.proportion import Proportion
-from optsched.plugins.wording import amount_text, count_noun
-from optsched.units import PODS
+from optsched.units import PODS, amount_text, count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,11 +18,10 @@ from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.plugins.verification.world import add_into, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import sparse_table
 from optsched.problem.problem import cached_by_problem
 from optsched.problem.running import has_standing_tasks
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, MEMORY, PODS, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

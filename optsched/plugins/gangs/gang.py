@@ -19,10 +19,10 @@ from optsched.plugins.declaration import Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text, count_noun
 from optsched.problem.arrays import frozen
 from optsched.problem.running import running_tasks
 from optsched.problem.subgroups import NO_PART, find_subgroups
+from optsched.units import amount_text, count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,9 +18,9 @@ from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

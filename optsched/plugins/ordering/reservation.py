@@ -18,10 +18,9 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks
-from optsched.units import format_time
+from optsched.units import amount_text, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

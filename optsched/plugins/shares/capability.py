@@ -25,9 +25,8 @@ from optsched.plugins.shares.entitlement import SubtreeLimits
 from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
-from optsched.units import PODS
+from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,8 +16,8 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.verification.world import summed
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED, frozen
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

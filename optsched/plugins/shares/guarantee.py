@@ -20,8 +20,8 @@ from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -32,11 +32,10 @@ from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, task_usage
-from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.nominations import nominated_amounts
 from optsched.problem.running import running_tasks
-from optsched.units import PODS
+from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,8 @@ from optsched.cluster.snapshot import volumes_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
-from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
+from optsched.units import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

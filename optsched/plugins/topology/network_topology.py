@@ -25,13 +25,12 @@ from optsched.plugins.declaration import (
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
-from optsched.plugins.wording import count_noun
 from optsched.problem.formulation import Choices, candidates, widest
 from optsched.problem.linear import Expression
 from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import CLUSTER
 from optsched.problem.topology_units import holders, units_of
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MEMORY, count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.wording import amount_text
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

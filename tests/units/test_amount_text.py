@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.plugins.wording import amount_text, count_noun
+from optsched.units import amount_text, count_noun
 
 
 @pytest.mark.parametrize(
