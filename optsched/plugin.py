@@ -33,11 +33,11 @@ from optsched.plugins.extension_points import (
     NodeModel,
     Rule,
     Scorer,
+    Switch,
     Violation,
 )
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation

@@ -1,18 +1,14 @@
-"""The extension points of rules for the verifier, the models and the greedy pipeline."""
+"""The extension points of rules, and the switches with which a policy enables them.
+
+The verifier, the models and the greedy pipeline call the methods of the extension points.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-)
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -27,13 +23,46 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Reason
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
-    from optsched.plugins.switches import Switch
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.linear import Expression, LinearModel
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+
+
+class Switch(Enum):
+    """A switch of a plugin; each value is the switch's key in Volcano's YAML configuration."""
+
+    JOB_ORDER = "enableJobOrder"
+    QUEUE_ORDER = "enableQueueOrder"
+    TASK_ORDER = "enableTaskOrder"
+    JOB_READY = "enableJobReady"
+    JOB_PIPELINED = "enableJobPipelined"
+    JOB_ENQUEUED = "enableJobEnqueued"
+    JOB_STARVING = "enableJobStarving"
+    PREDICATE = "enablePredicate"
+    NODE_ORDER = "enableNodeOrder"
+    BEST_NODE = "enableBestNode"
+    ALLOCATABLE = "enabledAllocatable"
+    OVERUSED = "enabledOverused"
+    PREEMPTABLE = "enablePreemptable"
+    PREEMPTIVE = "enablePreemptive"
+    RECLAIMABLE = "enableReclaimable"
+    VICTIM = "enabledVictim"
+    CLUSTER_ORDER = "enabledClusterOrder"
+    TARGET_JOB = "enableTargetJob"
+    RESERVED_NODES = "enableReservedNodes"
+    HIERARCHY = "enableHierarchy"
+    HYPERNODE_ORDER = "enabledHyperNodeOrder"
+    HYPERNODE_GRADIENT = "enabledHyperNodeGradient"
+    SUB_JOB_READY = "enabledSubJobReady"
+    SUB_JOB_PIPELINED = "enabledSubJobPipelined"
+    SUB_JOB_ORDER = "enabledSubJobOrder"
+
+
+DEFAULT_SWITCHES = frozenset(Switch) - {Switch.HIERARCHY, Switch.CLUSTER_ORDER}
+"""The switches that are enabled by default, as in Volcano's `SCH/plugins/defaults.go`."""
 
 
 @dataclass(frozen=True, slots=True)

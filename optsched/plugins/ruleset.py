@@ -11,14 +11,13 @@ import numpy as np
 from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, find_budget_protected, find_unpreemptable
-from optsched.plugins.extension_points import Rule
+from optsched.plugins.extension_points import DEFAULT_SWITCHES, Rule, Switch
 from optsched.plugins.external.extender import Extender
 from optsched.plugins.nodes.fits import Fits
 from optsched.plugins.nodes.shards import Shards
 from optsched.plugins.ordering.fifo import Fifo
 from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements
-from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from optsched.plugins.custom.isolation import BUILT_IN_POINTS, HARMFUL
 from optsched.plugins.custom.proposals import Action, Proposer
 from optsched.plugins.declaration import Argument, Kind, Plugin
-from optsched.plugins.extension_points import Rule
+from optsched.plugins.extension_points import Rule, Switch
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.switches import Switch
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
 if TYPE_CHECKING:

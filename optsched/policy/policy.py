@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.units import count_noun, format_duration_ms
 
 if TYPE_CHECKING:

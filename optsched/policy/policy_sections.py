@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Kind
+from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import select_overriding
 from optsched.plugins.shares.declarations import HALF_LIFE
-from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy.catalogue import BUILT_IN, NEED_SOLVER, proposer_of, rules_of
 from optsched.policy.diagnostic import nearest
 from optsched.policy.located import (

@@ -16,10 +16,9 @@ import numpy as np
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate
-from optsched.plugins.extension_points import Greedy
+from optsched.plugins.extension_points import Greedy, Switch
 from optsched.plugins.gangs.gang import next_entries
 from optsched.plugins.ledger import Ledger
-from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,9 +19,9 @@ from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
+from optsched.plugins.extension_points import Switch
 from optsched.plugins.external.extender import Recorder, Recording
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
-from optsched.plugins.switches import Switch
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.session.coarse_terms import with_coarse_terms

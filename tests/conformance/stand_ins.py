@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Blocker, Greedy, Rule
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch
 from optsched.plugins.ruleset import ActiveRule
-from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.extension_points import Switch, is_node_level
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
 from optsched.plugins.outcome import Outcome
@@ -20,7 +20,6 @@ from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
-from optsched.plugins.switches import Switch
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from optsched.cli.plugin_reference import format_configuration
+from optsched.plugins.extension_points import Switch
 from optsched.plugins.registry import ALIASES
-from optsched.plugins.switches import Switch
 from optsched.policy import PolicyError, SolverKind, parse_policy
 from optsched.policy.model import FIELDS
 from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS

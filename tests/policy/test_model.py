@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Switch
 from optsched.policy import Admission, Budgets, Policy, PolicyError, SolverKind, parse_policy
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 
 from optsched.plugins.declaration import Kind
+from optsched.plugins.extension_points import Switch
 from optsched.plugins.registry import PLUGINS
-from optsched.plugins.switches import Switch
 from optsched.policy.load import parse_policy
 
 EXTENDER = (

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.nodes.usage import Usage
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.storage.volumes import VolumeFill, Volumes
-from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy import (
     Admission,
     PolicyError,

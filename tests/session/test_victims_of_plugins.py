@@ -11,9 +11,8 @@ import pytest
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.ruleset import ActiveRule, RuleSet
-from optsched.plugins.switches import Switch
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits

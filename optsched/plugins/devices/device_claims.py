@@ -22,8 +22,7 @@ from optsched.plugins.devices.device_matching import (
     allocate_devices,
     options_of,
 )
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.running import number_keys, running_tasks
 from optsched.units import count_noun
 

@@ -28,9 +28,8 @@ from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import first_task
-from optsched.plugins.switches import Switch
 from optsched.problem.running import number_keys, running_tasks
 from optsched.units import count_noun
 

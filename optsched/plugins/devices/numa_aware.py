@@ -28,9 +28,8 @@ from optsched.plugins.devices.numa_cells import (
     packs,
     take_available,
 )
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import first_task
-from optsched.plugins.switches import Switch
 from optsched.problem.running import number_keys, running_tasks
 from optsched.units import count_noun
 

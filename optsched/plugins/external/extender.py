@@ -16,8 +16,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms, read_names
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

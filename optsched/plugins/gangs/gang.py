@@ -16,8 +16,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.declaration import Plugin
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import frozen
 from optsched.problem.running import running_tasks

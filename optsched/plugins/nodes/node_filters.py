@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.selectors import Operator, Requirement, TaintEffect
-from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
 from optsched.plugins.declaration import Argument, Kind, Plugin
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks

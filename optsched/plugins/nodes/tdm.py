@@ -21,8 +21,7 @@ from optsched.api.wellknown import (
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms
 from optsched.plugins.eviction.moves import Moves, find_early_evictions, list_moves_of
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.running import running_tasks
 from optsched.units import parse_hours
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms, read_whole
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.units import CPU, MEMORY, PODS, parse_amount
 
 if TYPE_CHECKING:

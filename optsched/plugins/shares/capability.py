@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import terminating_within_quota
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
-from optsched.plugins.extension_points import Rule, Violation
+from optsched.plugins.extension_points import Rule, Switch, Violation
 from optsched.plugins.gangs.enqueueing import (
     build_refusal_reason,
     expected_by_queue,
@@ -23,7 +23,6 @@ from optsched.plugins.gangs.enqueueing import (
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.entitlement import SubtreeLimits
 from optsched.plugins.shares.guarantee import kept_for_guarantees
-from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, summed, task_usage
 from optsched.problem.arrays import UNLIMITED
 from optsched.units import PODS, amount_text

@@ -12,6 +12,7 @@ from optsched.plugins.declaration import (
     read_duration_ms,
     read_whole,
 )
+from optsched.plugins.extension_points import Switch
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
@@ -20,7 +21,6 @@ from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.leaf_queues import LeafQueues
 from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion
-from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

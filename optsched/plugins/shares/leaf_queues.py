@@ -13,8 +13,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:

@@ -24,13 +24,12 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.victims import covers, is_system_gang
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.entitlement import kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.weighted_shares import weighted_shares
-from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.nominations import nominated_amounts

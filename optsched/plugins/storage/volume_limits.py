@@ -14,8 +14,7 @@ import numpy as np
 
 from optsched.cluster.snapshot import volumes_of
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.running import number_keys, running_tasks
 from optsched.units import count_noun
 

@@ -16,8 +16,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.volumes import VolumeAssignment, VolumeRequest, assign_volumes
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

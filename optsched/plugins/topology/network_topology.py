@@ -23,8 +23,7 @@ from optsched.plugins.declaration import (
     read_resource_weights,
     read_whole,
 )
-from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.formulation import Choices, candidates, widest
 from optsched.problem.linear import Expression
 from optsched.problem.subgroups import NO_PART

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import PodTerm
-from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
 from optsched.problem.future_problem import without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks, stakes_in

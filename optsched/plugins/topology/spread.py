@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import SpreadTerm, TaskStatus
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.nodes.node_filters import NodeAffinity, Taints, find_untolerated_taints
-from optsched.plugins.switches import Switch
 from optsched.problem.relations import TermKind
 from optsched.problem.running import selected_tasks, stakes_in
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict
 from optsched.plugins.eviction.victims import covers
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
-from optsched.plugins.extension_points import Greedy, KeyReach
-from optsched.plugins.switches import Switch
+from optsched.plugins.extension_points import Greedy, KeyReach, Switch
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.future_problem import without_residents
 

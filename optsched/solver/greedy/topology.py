@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.plugins.extension_points import Switch
 from optsched.plugins.gangs.gang import SubGroups
-from optsched.plugins.switches import Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.formulation import candidates

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.objectives.levels import LEVELS
-from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
