@@ -14,7 +14,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.writer import pod_manifest
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.writer import node_manifest, owner_fields
-from optsched.plugins.external.extender import Verb
+from optsched.plugins.custom.extender import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
 from optsched.units.read_errors import why_unreadable
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.external.extender import Question
+    from optsched.plugins.custom.extender import Question
 
 Body = dict[str, Any]
 

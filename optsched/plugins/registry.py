@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from optsched.plugins.declaration import Plugin
 
 _PACKAGES = (
-    *("devices", "eviction", "external", "gangs", "nodes"),
+    *("custom", "devices", "eviction", "gangs", "nodes"),
     *("ordering", "scores", "shares", "storage", "topology"),
 )
 

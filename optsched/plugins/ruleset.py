@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from optsched.plugins.custom.extender import Extender
 from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, find_budget_protected, find_unpreemptable
 from optsched.plugins.extension_points import DEFAULT_SWITCHES, Rule, Switch
-from optsched.plugins.external.extender import Extender
 from optsched.plugins.nodes.fits import Fits
 from optsched.plugins.nodes.shards import Shards
 from optsched.plugins.ordering.fifo import Fifo
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.reasons import Reason
+    from optsched.plugins.custom.extender import Outside
     from optsched.plugins.custom.isolation import Faults
     from optsched.plugins.extension_points import Blocker, Room
-    from optsched.plugins.external.extender import Outside
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optsched.cluster.decisions import Incumbent
-    from optsched.plugins.external.extender import Outside
+    from optsched.plugins.custom.extender import Outside
     from optsched.session.ports import Clock, Incidents, Watch
     from optsched.session.warm_start import WarmStart
     from optsched.solver.cpsat.level_model import Limits

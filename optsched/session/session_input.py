@@ -14,13 +14,13 @@ from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
 from optsched.cluster.relocation import kept_places
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.nodes import datasets_in
+from optsched.plugins.custom.extender import Recorder, Recording
 from optsched.plugins.custom.isolation import Faults
 from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
 from optsched.plugins.extension_points import Switch
-from optsched.plugins.external.extender import Recorder, Recording
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from optsched.plugin import View
+from optsched.plugins.custom.extender import Verb
 from optsched.plugins.custom.isolation import OWN_POINTS
-from optsched.plugins.external.extender import Verb
 from optsched.policy.load import parse_policy
 from tests.support.pages import ROOT, fences
 

@@ -26,7 +26,7 @@ from optsched.formats.extender_protocol import (
     session_body,
     task_info,
 )
-from optsched.plugins.external.extender import Extender, Question, Reply, Service, Verb
+from optsched.plugins.custom.extender import Extender, Question, Reply, Service, Verb
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _describe_error(error: Exception) -> str:
 
 
 class ExtenderSession:
-    """The extender during one session; implements `plugins.external.extender.Outside`."""
+    """The extender during one session; implements `plugins.custom.extender.Outside`."""
 
     def __init__(
         self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float

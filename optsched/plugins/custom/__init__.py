@@ -1,1 +1,1 @@
-"""Custom plugins and actions: isolation of errors, and the interface of custom actions."""
+"""Code of users: isolation of custom plugins, custom actions, and the HTTP service `extender`."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.cluster.bounded_cache import SharedObjects
-from optsched.plugins.external.extender import Extender
+from optsched.plugins.custom.extender import Extender
 from optsched.problem.arrays import first_positions
 from optsched.problem.gang_columns import group_values
 
