@@ -1,26 +1,36 @@
-"""Moves of running pods: which moves plugins propose, and which moves release capacity for gangs.
+"""Moves of running pods to other nodes: proposed by plugins, or to make capacity for a gang.
 
-Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
+Mathematics: models/formulation/moves.md, models/formulation/consolidation.md and
+models/formulation/rescheduling.md. The plugin `rescheduling` implements Volcano's strategy
+`lowNodeUtilization` (`pkg/scheduler/plugins/rescheduling`). Volcano ignores the arguments `nodeFit`
+and `thresholdPriorityClassName` of the strategy; this plugin uses them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+import numpy as np
 
 from optsched.cluster.topology import sub_group_of
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
+from optsched.problem.running import running_tasks
+from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from optsched.cluster.decisions import Evict
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
     from optsched.cluster.task import Task
+    from optsched.plugins.declaration import Value
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
 
 
@@ -185,3 +195,246 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
     for policy, rule in enumerate(gang.sub_groups):
         if lost[policy] and whole[policy] < rule.min_groups:
             yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
+
+
+# --- the plugin `rescheduling` --------------------------------------------------------------------
+
+
+AMOUNTS: Final = (CPU, MEMORY, PODS)
+MILLION: Final = 1_000_000
+TOP: Final = 100.0
+_SYSTEM_CLASS: Final = "system-cluster-critical"
+
+
+@dataclass(frozen=True)
+class LowNodeUtilization:
+    """The thresholds that define underutilised and overutilised nodes.
+
+    Attributes
+    ----------
+    low_ppm, high_ppm
+        Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization is
+        at most `low_ppm` in every resource may receive pods. Pods are moved off a node while its
+        utilization exceeds `high_ppm` in any resource.
+    below_class
+        Name of a PriorityClass. Pods with the priority of this class or higher are not moved.
+    fits
+        True if a pod is evicted only when it fits on a single underutilised node.
+
+    """
+
+    low_ppm: Mapping[str, int]
+    high_ppm: Mapping[str, int]
+    below_class: str = _SYSTEM_CLASS
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class Rescheduling(Rule):
+    """Move pods from overutilised to underutilised nodes.
+
+    Attributes
+    ----------
+    weight
+        Weight of the score that ranks overutilised nodes last, so that evicted pods do not return.
+    period_ms
+        Minimum time between two rounds of evictions, in milliseconds.
+    fresh_ms
+        Maximum age of a load measurement, in milliseconds.
+
+    """
+
+    name = "rescheduling"
+
+    strategy: LowNodeUtilization
+    period_ms: int = 300_000
+    fresh_ms: int = 300_000
+    weight: int = 10
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
+        """Return a node's utilization in millionths, or None if no recent measurement exists."""
+        load, offered = node.load, node.offers
+        if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
+            return None
+        pods = len(node.residents) * MILLION // max(offered[PODS], 1)
+        return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
+
+    def excess(self, node: Node, now_ms: int) -> str:
+        """Return how a node exceeds its target, or an empty text.
+
+        The text is empty if the node does not exceed its target or has no recent measurement.
+        """
+        used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
+        above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
+        return " and ".join(
+            f"{used[r] / 10_000:g}% of {r} in use, above {self.strategy.high_ppm[r] / 10_000:g}%"
+            for r in above
+        )
+
+    def _is_underused(self, node: Node, now_ms: int) -> bool:
+        used = self.measured_use(node, now_ms)
+        low = self.strategy.low_ppm
+        return used is not None and not node.unschedulable and all(used[r] <= low[r] for r in used)
+
+    # --- shuffle ---------------------------------------------------------------------------------
+
+    def find_moves(self, problem: Problem) -> Moves | None:
+        """See `Mover`."""
+        nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
+        reasons = {n: text for n, node in enumerate(nodes) if (text := self.excess(node, now_ms))}
+        takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
+        if not reasons or not takes.any():
+            return None
+        # Tasks on the busiest node come first, ordered by increasing priority. If the priority
+        # class is unknown, all tasks are protected.
+        running, snapshot = running_tasks(problem), problem.snapshot
+        limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
+        load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}
+        order = []
+        for v, n in enumerate(running.node_of.tolist()):
+            task = running.tasks[v]
+            if n in reasons and task.priority < limit:
+                key = (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
+                order.append((-(load[n][CPU] + load[n][MEMORY]), n, key, v))
+        return Moves(
+            tasks=np.array([v for *_, v in sorted(order)], np.int64),
+            reasons={n: f"node {nodes[n].name} has {text}" for n, text in reasons.items()},
+            period_ms=self.period_ms,
+            relief=self._relief(problem, takes),
+        )
+
+    def _relief(self, problem: Problem, takes: Bool) -> Relief:
+        targets = np.array([self.strategy.high_ppm[r] for r in AMOUNTS], np.int64)
+        nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
+        used = [self.measured_use(node, now_ms) or {} for node in nodes]
+        parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
+        size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
+        parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
+        # `over` is the utilization above the target, in millionths of the allocatable `size`.
+        # The excess is `size` · `over` / 10⁶, computed without overflow; it is at least 1 if the
+        # exact value is positive.
+        over = parts - targets
+        exact = size // MILLION * over + size % MILLION * over // MILLION
+        excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
+        known = np.array([bool(u) for u in used], np.bool_)
+        excess[~known] = 0
+        running = running_tasks(problem)
+        requested = np.zeros((len(running), len(AMOUNTS)), np.int64)
+        for k, name in enumerate(AMOUNTS):
+            column = problem.index(name)
+            if column >= 0:
+                requested[:, k] = running.request[:, column]
+        return Relief(
+            excess=excess,
+            space=np.where(takes[:, None], -excess, 0),
+            is_open=takes,
+            uses=requested,  # The usage of a single task is unknown.
+            fits=self.strategy.fits,
+        )
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        yield from find_early_evictions(world, self.name, self.period_ms)
+        now_ms = world.snapshot.taken_ms
+        for eviction in list_moves_of(world, self.name):
+            if not self.excess(world.snapshot.node_by_name[eviction.node], now_ms):
+                where = f"task {eviction.task}"
+                yield Violation(self.name, where, f"node {eviction.node} is not above its target")
+
+    # --- score -----------------------------------------------------------------------------------
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`. Overutilised nodes get the lowest score for every task class."""
+        scores = problem.derived(self._scores)
+        return scores if scores.any() else None
+
+    def _scores(self, problem: Problem) -> F64:
+        now_ms = problem.snapshot.taken_ms
+        above = [bool(self.excess(node, now_ms)) for node in problem.snapshot.nodes]
+        if not any(above):
+            return np.zeros(len(above))
+        return np.where(above, 0.0, TOP * self.weight)
+
+
+_LOW_NODES = "lowNodeUtilization"
+
+
+def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    named = (k for k, v in arguments.items() if k.endswith(".name") and v == _LOW_NODES)
+    prefix = next(named, "strategies.0.name").removesuffix("name") + "params."
+    low_ppm, high_ppm = (
+        {r: round(float(arguments.get(f"{prefix}{name}.{r}", 100)) * 10_000) for r in AMOUNTS}
+        for name in ("thresholds", "targetThresholds")
+    )
+    strategy = LowNodeUtilization(
+        low_ppm=low_ppm,
+        high_ppm=high_ppm,
+        below_class=str(arguments.get(f"{prefix}thresholdPriorityClassName", _SYSTEM_CLASS)),
+        fits=bool(arguments.get(f"{prefix}nodeFit", True)),
+    )
+    return (
+        Rescheduling(
+            strategy,
+            period_ms=read_duration_ms(arguments, "interval") or 300_000,
+            fresh_ms=read_duration_ms(arguments, "metricsPeriod") or 300_000,
+        ),
+    )
+
+
+_STRATEGY = (
+    Argument(
+        "name", Kind.CHOICE, _LOW_NODES, "has no effect: the only strategy", choices=(_LOW_NODES,)
+    ),
+    Argument(
+        "params",
+        Kind.MAPPING,
+        "",
+        "parameters of the strategy",
+        fields=(
+            *(
+                Argument(
+                    name,
+                    Kind.MAPPING,
+                    "",
+                    meaning,
+                    fields=tuple(
+                        Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS
+                    ),
+                )
+                for name, meaning in (
+                    (
+                        "thresholds",
+                        "pods are moved to nodes that exceed none of these utilizations",
+                    ),
+                    (
+                        "targetThresholds",
+                        "pods are moved off nodes that exceed any of these utilizations",
+                    ),
+                )
+            ),
+            Argument(
+                "thresholdPriorityClassName",
+                Kind.NAMES,
+                _SYSTEM_CLASS,
+                "pods with at least the priority of this PriorityClass are not moved",
+            ),
+            Argument(
+                "nodeFit", Kind.SWITCH, True, "move a pod only if it fits on an underutilised node"
+            ),
+        ),
+    ),
+)
+
+
+PLUGIN = Plugin(
+    "rescheduling",
+    "moves pods away from busy nodes in the action shuffle",
+    (
+        Argument("interval", Kind.DURATION, "5m", "shortest time between two evictions"),
+        Argument("metricsPeriod", Kind.DURATION, "5m", "maximum age of load measurements"),
+        Argument("strategies", Kind.LIST, "", "the strategies", fields=_STRATEGY),
+    ),
+    _rescheduling,
+)
