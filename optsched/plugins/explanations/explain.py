@@ -11,15 +11,15 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
-from optsched.plugins.explanations.minimum_packing import PlacedState
-from optsched.plugins.extension_points import Room
+from optsched.plugins.extension_points import Greedy, Room
 from optsched.plugins.gangs.gang import next_entries
+from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import CapacityExplanation, select_overriding
 from optsched.plugins.shares.proportion import Proportion
 from optsched.units import PODS, amount_text, count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.plugins.explanations.empty_cluster import Lack
     from optsched.plugins.extension_points import Rule
@@ -227,6 +227,66 @@ class Explainer:
     @cached_property
     def _shared_facts(self) -> _SharedFacts:
         return _SharedFacts(self._outcome, self._rules)
+
+
+class PlacedState:
+    """The state of the greedy plugins that restrict nodes, after all placements of a plan."""
+
+    def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
+        ledger = Ledger(outcome.problem)
+        opened = ((rule, rule.open(outcome.problem, ledger)) for rule in rules)
+        self._watching = [
+            (rule, greedy)
+            for rule, greedy in opened
+            if greedy is not None and type(greedy).fits is not Greedy.fits
+        ]
+        if not self._watching:
+            return
+        tasks = np.flatnonzero(outcome.placed)
+        classes, nodes = outcome.problem.task_class[tasks], outcome.decisions.node_of[tasks]
+        for task_class in np.unique(classes).tolist():
+            self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
+
+    def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Record `counts` (m,) tasks of a class placed on nodes (m,); negative counts undo them."""
+        for _, greedy in self._watching:
+            if type(greedy).record_placement is not Greedy.record_placement:
+                greedy.record_placement(-1, task_class, nodes, counts)
+
+    def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
+        """Yield (plugin, mask) pairs; the mask (N,) selects nodes that fit one more task."""
+        for rule, greedy in self._watching:
+            mask = greedy.fits(-1, task_class, later=False)
+            if mask is not None:
+                yield rule, mask
+
+    def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
+        """Return how many tasks fit if each task is placed on the first node where it fits.
+
+        Parameters
+        ----------
+        requests
+            (task class, number of tasks) pairs, in placement order.
+        counts
+            (len(requests), N) number of tasks of each request that fit on each node, considering
+            resources and masks.
+        """
+        done: list[tuple[int, I64]] = []
+        used = np.zeros(counts.shape[1], np.int64)
+        for (task_class, number), room in zip(requests, counts, strict=True):
+            for _ in range(number):
+                allowed = room > used
+                for _, mask in self.masks(task_class):
+                    allowed = allowed & mask
+                if not allowed.any():
+                    break
+                node = np.array([allowed.argmax()], np.int64)
+                used[node] += 1
+                self.placed(task_class, node, np.ones(1, np.int64))
+                done.append((task_class, node))
+        for task_class, node in reversed(done):
+            self.placed(task_class, node, -np.ones(1, np.int64))
+        return len(done)
 
 
 def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:

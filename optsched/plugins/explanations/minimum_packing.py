@@ -7,78 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.extension_points import Greedy
-from optsched.plugins.ledger import Ledger
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from optsched.plugins.extension_points import Rule
-    from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import I64, Bool
-
-
-_NOBODY = -1
-
-
-class PlacedState:
-    """The state of the greedy plugins that restrict nodes, after all placements of a plan."""
-
-    def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
-        ledger = Ledger(outcome.problem)
-        opened = ((rule, rule.open(outcome.problem, ledger)) for rule in rules)
-        self._watching = [
-            (rule, greedy)
-            for rule, greedy in opened
-            if greedy is not None and type(greedy).fits is not Greedy.fits
-        ]
-        if not self._watching:
-            return
-        tasks = np.flatnonzero(outcome.placed)
-        classes, nodes = outcome.problem.task_class[tasks], outcome.decisions.node_of[tasks]
-        for task_class in np.unique(classes).tolist():
-            self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
-
-    def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record `counts` (m,) tasks of a class placed on nodes (m,); negative counts undo them."""
-        for _, greedy in self._watching:
-            if type(greedy).record_placement is not Greedy.record_placement:
-                greedy.record_placement(_NOBODY, task_class, nodes, counts)
-
-    def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield (plugin, mask) pairs; the mask (N,) selects nodes that fit one more task."""
-        for rule, greedy in self._watching:
-            mask = greedy.fits(_NOBODY, task_class, later=False)
-            if mask is not None:
-                yield rule, mask
-
-    def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """Return how many tasks fit if each task is placed on the first node where it fits.
-
-        Parameters
-        ----------
-        requests
-            (task class, number of tasks) pairs, in placement order.
-        counts
-            (len(requests), N) number of tasks of each request that fit on each node, considering
-            resources and masks.
-        """
-        done: list[tuple[int, I64]] = []
-        used = np.zeros(counts.shape[1], np.int64)
-        for (task_class, number), room in zip(requests, counts, strict=True):
-            for _ in range(number):
-                allowed = room > used
-                for _, mask in self.masks(task_class):
-                    allowed = allowed & mask
-                if not allowed.any():
-                    break
-                node = np.array([allowed.argmax()], np.int64)
-                used[node] += 1
-                self.placed(task_class, node, np.ones(1, np.int64))
-                done.append((task_class, node))
-        for task_class, node in reversed(done):
-            self.placed(task_class, node, -np.ones(1, np.int64))
-        return len(done)
 
 
 MOST_CONFIGURATIONS: Final = 2_000
