@@ -9,8 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from optsched.admission.registration import NAMESPACE, PORT, SERVICE_NAME, configuration
-from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+from optsched.admission.services import (
+    DEFAULT_PATHS,
+    NAMESPACE,
+    PORT,
+    SERVICE_NAME,
+    SERVICE_OF,
+    configuration,
+)
 
 PATH = Path(__file__).parent / "webhook.yaml"
 HEAD = """\

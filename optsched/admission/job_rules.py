@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
-from optsched.admission.findings import get_mapping
-from optsched.admission.limits import MAX_TASKS, check_count
+from optsched.admission.findings import MAX_TASKS, get_mapping
 from optsched.admission.pod_templates import check_template, containers_of
 from optsched.api.crds import job_spec_schema
 from optsched.api.fields import Fields
@@ -46,7 +45,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
     errors: list[FieldError] = []
     tasks = raw.get("tasks")
     if isinstance(tasks, list):
-        check_count(f"{path}.tasks", len(tasks), MAX_TASKS, review)
+        review.check_count(f"{path}.tasks", len(tasks), MAX_TASKS)
     spec = read_job_spec(Fields(raw, job_spec_schema(), path, errors))
     review.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
     if not spec.tasks and not review.has_problem_with(f"{path}.tasks"):

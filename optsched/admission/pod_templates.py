@@ -10,8 +10,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission.findings import get_mapping
-from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
+from optsched.admission.findings import MAX_CLAIMS, MAX_CONTAINERS, get_mapping
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.units import QuantityError, parse_quantity_field
 from optsched.units.unit_errors import quote
@@ -56,7 +55,7 @@ def check_template(template: Mapping[str, Any], path: str, review: Review) -> No
     for name, most in _MAX_ITEMS.items():
         items = spec.get(name)
         num_items = len(items) if isinstance(items, list) else 0
-        check_count(f"{path}.spec.{name}", num_items, most, review)
+        review.check_count(f"{path}.spec.{name}", num_items, most)
     text = json.dumps(template, sort_keys=True)
     question = TemplateQuestion(sha256(text.encode()).hexdigest(), dict(template))
     verdict = review.answer(question, default=TemplateVerdict())

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from optsched.admission.findings import get_mapping
 from optsched.admission.job_rules import check_topology
 from optsched.admission.jobs import as_parsed
-from optsched.admission.queue_access import (
-    POD_GROUP,
+from optsched.admission.review import Action, PodsQuestion
+from optsched.admission.submitters import (
     can_use_queue,
     check_access,
     check_queue,
     is_restricted,
+    record_of,
+    record_submitter,
 )
-from optsched.admission.review import Action, PodsQuestion
-from optsched.admission.submitters import record_of, record_submitter
 from optsched.admission.tenant_rules import (
     can_write_status,
     check_annotations,
@@ -79,8 +79,6 @@ def mutate(review: Review) -> None:
 
 def validate(review: Review) -> None:
     """Deny a PodGroup that has invalid fields or names a queue that its submitter may not use."""
-    if review.request.action is Action.DELETE:
-        return
     group, errors = parse_podgroup(as_parsed(review.request))
     old = parse_podgroup(review.request.old)[0] if review.request.action is Action.UPDATE else None
     if group is None:
@@ -93,7 +91,7 @@ def validate(review: Review) -> None:
         if not is_trusted:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
-        queue = check_queue(group.queue, POD_GROUP, review)
+        queue = check_queue(group.queue, "PodGroup", "unable to find queue", review)
         # The PodGroups that controllers create have a UID in their name, so no pod can name such a
         # PodGroup before it exists.
         is_made = is_trusted and review.request.action is Action.CREATE
@@ -141,11 +139,7 @@ def mutate_upstream(review: Review) -> None:
 def validate_upstream(review: Review) -> None:
     """Deny a `scheduling.k8s.io` PodGroup that names a queue that its submitter may not use."""
     queue = review.world.queue(queue_of(review.request.obj))
-    if (
-        review.request.action is Action.DELETE
-        or queue is None
-        or not is_restricted(queue, review.settings)
-    ):
+    if queue is None or not is_restricted(queue, review.settings):
         return
     is_moved = queue_of(review.request.old) != queue.name
     if review.request.action is Action.UPDATE and not is_moved and not review.is_spec_changed:

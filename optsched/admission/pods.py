@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import get_mapping
 from optsched.admission.podgroups import queue_of
-from optsched.admission.queue_access import can_use_queue, check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
-from optsched.admission.submitters import check_record, record_submitter, subjects_of
+from optsched.admission.submitters import (
+    can_use_queue,
+    check_access,
+    check_record,
+    has_restricted_queues,
+    record_submitter,
+    subjects_of,
+)
 from optsched.admission.tenant_rules import (
     check_annotations,
     check_owner,
     check_priority_of_pod,
     check_reserved,
 )
+from optsched.api.json_fields import annotations_of
 from optsched.api.kinds import JOB, POD_GROUP, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.podgroup import group_named_by
 from optsched.api.wellknown import (
@@ -52,7 +59,7 @@ _MADE: Final = re.compile(
 
 def mutate(review: Review) -> None:
     """Set the fields of the pod's resource group, add a queue gate, and record the submitter."""
-    annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
+    annotations = annotations_of(review.request.obj or {})
     group = next(
         (
             each
@@ -62,8 +69,6 @@ def mutate(review: Review) -> None:
         None,
     )
     spec = get_mapping(review.request.obj, "spec")
-    if review.request.action is not Action.CREATE:
-        return
     name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
     is_ours = name in review.settings.scheduler_names
     if is_ours:
@@ -96,16 +101,12 @@ def validate(review: Review) -> None:
     if not isinstance(scheduler, str | None):
         review.deny("spec.schedulerName: is not a string: write the name of a scheduler")
         return
-    if (
-        review.request.action is not Action.DELETE
-        and scheduler in review.settings.device_schedulers
-    ):
+    if scheduler in review.settings.device_schedulers:
         check_reserved(review)
-    if review.request.action is not Action.DELETE:
-        check_owner(review, JOB)
-    if review.request.action is Action.DELETE or scheduler not in review.settings.scheduler_names:
+    check_owner(review, JOB)
+    if scheduler not in review.settings.scheduler_names:
         return
-    annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
+    annotations = annotations_of(review.request.obj or {})
     if review.request.action is Action.CREATE:
         written = [key for key in _BUDGETS if key in annotations]
         for key in written:
@@ -138,7 +139,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
     if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
         # A trusted controller created the pod for a job, and the job's PodGroup was reviewed.
         return
-    before = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
+    before = annotations_of(review.request.old or {})
     group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))
     # A pod without a PodGroup belongs to the queue named by its annotation or by its namespace.

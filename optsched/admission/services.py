@@ -1,26 +1,21 @@
-"""The review function of each webhook path; the paths are the same as in Volcano."""
+"""Webhooks: the review function of each path, and the webhook configurations.
+
+Paths and names are Volcano's. The failure policy is Fail, so a request that cannot be reviewed is
+denied.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission import (
-    commands,
-    cronjobs,
-    hypernodes,
-    jobflows,
-    jobs,
-    podgroups,
-    pods,
-    queues,
-)
-from optsched.admission.findings import Review, ReviewEnded
-from optsched.admission.limits import check_shape
+from optsched.admission import jobflows, jobs, podgroups, pods, queues
+from optsched.admission.findings import MAX_MEMBERS, Review, ReviewEnded, check_shape, get_mapping
 from optsched.admission.review import Action, Response
 from optsched.admission.submitters import record_author
 from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
 from optsched.api import kinds
+from optsched.api.hypernode import parse_hypernode
 from optsched.api.wellknown import (
     EVICTED,
     HIERARCHY,
@@ -33,10 +28,15 @@ from optsched.api.wellknown import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from optsched.admission.review import Request
+    from optsched.admission.review import Raw, Request
     from optsched.admission.world import Settings, World
     from optsched.api.kinds import Kind
 
+SERVICE_NAME: Final = "volcano-admission-service"
+NAMESPACE: Final = "volcano-system"
+PORT: Final = 443
+TIMEOUT_S: Final = 10
+_SYSTEM: Final = ("kube-system", NAMESPACE)
 _CREATE: Final = (Action.CREATE,)
 _CHANGES: Final = (Action.CREATE, Action.UPDATE)
 _ALL: Final = tuple(Action)
@@ -165,6 +165,15 @@ def _changes(
     return Service(path, f"{name}.volcano.sh", kind, _CHANGES, review, condition)
 
 
+def _validate_hypernode(review: Review) -> None:
+    """Deny an invalid HyperNode (pkg/webhooks/admission/hypernodes)."""
+    if review.is_spec_changed:
+        members = get_mapping(review.request.obj, "spec").get("members")
+        if isinstance(members, list):
+            review.check_count("spec.members", len(members), MAX_MEMBERS)
+        review.errors(parse_hypernode(jobs.as_parsed(review.request))[1])
+
+
 _POD_GROUP: Final = kinds.POD_GROUP
 _UPSTREAM: Final = kinds.SCHEDULING_POD_GROUPS
 SERVICES: Final = (
@@ -178,7 +187,7 @@ SERVICES: Final = (
     ),
     Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate, RECORDED),
     _changes("/pods/validate", "validatepod", kinds.POD, pods.validate, _ANNOTATED),
-    _changes("/hypernodes/validate", "validatehypernodes", kinds.HYPER_NODE, hypernodes.validate),
+    _changes("/hypernodes/validate", "validatehypernodes", kinds.HYPER_NODE, _validate_hypernode),
     _changes("/jobflows/mutate", "mutatejobflow", kinds.JOB_FLOW, record_author),
     _changes("/jobflows/validate", "validatejobflow", kinds.JOB_FLOW, jobflows.validate),
     _changes("/jobtemplates/mutate", "mutatejobtemplate", kinds.JOB_TEMPLATE, record_author),
@@ -189,7 +198,7 @@ SERVICES: Final = (
         jobflows.validate_template,
     ),
     _changes("/cronjobs/mutate", "mutatecronjob", kinds.CRON_JOB, record_author),
-    _changes("/cronjobs/validate", "validatecronjob", kinds.CRON_JOB, cronjobs.validate),
+    _changes("/cronjobs/validate", "validatecronjob", kinds.CRON_JOB, jobflows.validate_cronjob),
     *(
         replace(
             _changes(f"/schedulinggroups/{verb}", f"{verb}schedulinggroup", _UPSTREAM[0], review_),
@@ -200,7 +209,7 @@ SERVICES: Final = (
             ("validate", podgroups.validate_upstream),
         )
     ),
-    _changes("/commands/validate", "validatecommand", kinds.COMMAND, commands.validate),
+    _changes("/commands/validate", "validatecommand", kinds.COMMAND, queues.validate_command),
 )
 DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES)
 SERVICE_OF: Final = {service.path: service for service in SERVICES}
@@ -239,3 +248,58 @@ def _find_misuse(service: Service, request: Request) -> str:
     if not request.name and request.action is Action.DELETE:
         return f"{service.path} needs the name of the object to delete"
     return ""
+
+
+def configuration_ref(service: Service, name: str = SERVICE_NAME) -> kinds.Ref:
+    """Return a reference to a path's webhook configuration; `name` names the Kubernetes Service."""
+    kind = (
+        kinds.MUTATING_WEBHOOK_CONFIGURATION
+        if service.is_mutating
+        else kinds.VALIDATING_WEBHOOK_CONFIGURATION
+    )
+    return kinds.Ref(kind, "", f"{name}{service.path.replace('/', '-')}")
+
+
+def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
+    """Return the webhook configuration of a path; the server adds the trusted CA later."""
+    ref = configuration_ref(service, name)
+    where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
+    kind = service.kind
+    optional: dict[str, Any] = {}
+    if kind == kinds.POD:
+        # System pods must start even while the webhook server is down.
+        expression = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": list(_SYSTEM),
+        }
+        optional["namespaceSelector"] = {"matchExpressions": [expression]}
+    if service.condition:
+        condition = {"name": "matters", "expression": service.condition}
+        optional["matchConditions"] = [condition]
+    return {
+        "apiVersion": ref.kind.api_version,
+        "kind": ref.kind.kind,
+        "metadata": {"name": ref.name},
+        "webhooks": [
+            {
+                "name": service.name,
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {"service": where},
+                "rules": [
+                    {
+                        "apiGroups": [kind.group],
+                        "apiVersions": [kind.version, *service.versions],
+                        "resources": [kind.plural],
+                        "operations": [action.value for action in service.actions],
+                        "scope": "Namespaced" if kind.namespaced else "Cluster",
+                    }
+                ],
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "sideEffects": "None",
+                "timeoutSeconds": TIMEOUT_S,
+                **optional,
+            }
+        ],
+    }

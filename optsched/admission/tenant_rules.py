@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.admission.findings import get_mapping
 from optsched.admission.review import AccessQuestion, Action
 from optsched.admission.submitters import is_of_cluster, subjects_of
+from optsched.api.json_fields import annotations_of
 from optsched.api.kinds import POD, QUEUE
 from optsched.api.wellknown import (
     ADMITTED_QUEUE,
@@ -95,7 +96,7 @@ def check_templates(review: Review) -> None:
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
-        annotations = get_mapping(get_mapping(template, "metadata"), "annotations")
+        annotations = annotations_of(template)
         keys = [key for key in sorted(annotations) if _is_reserved(key)]
         subjects = subjects_of(review.request, review.settings) if keys else ()
         if not all(_is_administrator(each, review) for each in subjects):
@@ -111,7 +112,7 @@ def check_marks(review: Review) -> None:
     These annotations record evicted pods, the capacity reserved for moved pods, and when a plugin
     last moved pods in the cluster.
     """
-    after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
+    after = annotations_of(review.request.obj or {})
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
     if keys and not _is_scheduler(review):
         _deny_reserved(keys, "schedulers write it", review)
@@ -130,8 +131,8 @@ def _is_reserved(key: str) -> bool:
 
 def _find_changed(request: Request, is_reserved: Callable[[str], bool]) -> list[str]:
     """Return the reserved annotations that a request adds, changes or removes."""
-    before = get_mapping(get_mapping(request.old, "metadata"), "annotations")
-    after = get_mapping(get_mapping(request.obj, "metadata"), "annotations")
+    before = annotations_of(request.old or {})
+    after = annotations_of(request.obj or {})
     return [
         key
         for key in sorted(before.keys() | after.keys())

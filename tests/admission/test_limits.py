@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.admission.findings import MAX_FINDINGS, MAX_SENTENCE
-from optsched.admission.limits import (
+from optsched.admission.findings import (
     MAX_CLAIMS,
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_FIELD_NAME,
+    MAX_FINDINGS,
     MAX_FLOWS,
     MAX_MEMBERS,
+    MAX_SENTENCE,
     MAX_TASKS,
 )
 from optsched.admission.review import (

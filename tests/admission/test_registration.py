@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from optsched.admission.registration import configuration, configuration_ref
-from optsched.admission.services import SERVICE_OF, SERVICES
+from optsched.admission.services import SERVICE_OF, SERVICES, configuration, configuration_ref
 
 
 def test_names_are_volcanos():

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.admission.registration import configuration
-from optsched.admission.services import GATE_ASKED, SERVICE_OF
+from optsched.admission.services import GATE_ASKED, SERVICE_OF, configuration
 from optsched.api.kinds import MUTATING_WEBHOOK_CONFIGURATION, collection_path
 from tests.support.api import until
 from tests.support.story import GROUP_NAME

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from optsched.admission.registration import configuration
 from optsched.admission.review import MAX_VALUES_OF_REVIEW
-from optsched.admission.services import SERVICE_OF
+from optsched.admission.services import SERVICE_OF, configuration
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.kube.serving.certificates import renew_credentials

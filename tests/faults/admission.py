@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.admission.registration import configuration
-from optsched.admission.services import CONTROLLERS, SERVICE_OF
+from optsched.admission.services import CONTROLLERS, SERVICE_OF, configuration
 from optsched.api.kinds import JOB, collection_path, find_kind
 from optsched.api.wellknown import SUBMITTER
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL

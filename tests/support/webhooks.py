@@ -15,8 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optsched.admission.registration import configuration
-from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF, configuration
 from optsched.api import kinds
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL

@@ -8,8 +8,8 @@ import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.registration import configuration_ref
 from optsched.admission.resource_groups import GroupsError, read_resource_groups
+from optsched.admission.services import configuration_ref
 from optsched.kube.client.client import connect
 from optsched.kube.client.errors import KubeError
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals

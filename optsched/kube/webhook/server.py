@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cas
 
 from aiohttp import web
 
-from optsched.admission.registration import TIMEOUT_S
 from optsched.admission.review import (
     AccessQuestion,
     MalformedReview,
@@ -31,7 +30,7 @@ from optsched.admission.review import (
     encode_response,
     read_body,
 )
-from optsched.admission.services import review
+from optsched.admission.services import TIMEOUT_S, review
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.client.queries import can_access, list_podgroup_members
 from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_stage, listen

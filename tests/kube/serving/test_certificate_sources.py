@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.admission.registration import configuration, configuration_ref
-from optsched.admission.services import SERVICE_OF
+from optsched.admission.services import SERVICE_OF, configuration, configuration_ref
 from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.listing import Ref

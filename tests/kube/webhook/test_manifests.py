@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from optsched.admission.registration import NAMESPACE, SERVICE_NAME, configuration_ref
-from optsched.admission.services import SERVICES
+from optsched.admission.services import NAMESPACE, SERVICE_NAME, SERVICES, configuration_ref
 from optsched.api import kinds
 from optsched.kube.webhook.world import KINDS
 from tests.support.pages import ROOT

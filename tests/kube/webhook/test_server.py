@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from optsched.admission.registration import TIMEOUT_S
-from optsched.admission.services import SERVICE_OF, SERVICES
+from optsched.admission.services import SERVICE_OF, SERVICES, TIMEOUT_S
 from optsched.admission.world import Settings
 from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
 from optsched.kube.cache.reflector import ABSENT_S
