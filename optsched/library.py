@@ -60,7 +60,7 @@ from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult
 from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
 from optsched.units import MAX_BASE, DurationError, parse_duration_ms, parse_resource_list
-from optsched.units.read_errors import is_url
+from optsched.units.input_errors import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

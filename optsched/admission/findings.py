@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from optsched.admission.review import MAX_VALUES, Response
 from optsched.api.kinds import Ref
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,7 +26,7 @@ from optsched.api.job import parse_job
 from optsched.api.json_fields import records
 from optsched.api.kinds import CRON_JOB, JOB_FLOW
 from optsched.units import DurationError, QuantityError, parse_duration_ns, parse_quantity_field
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Review

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.admission.findings import MAX_CLAIMS, MAX_CONTAINERS, get_mapping
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.units import QuantityError, parse_quantity_field
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -40,7 +40,7 @@ from optsched.api.wellknown import (
     first_annotation,
     format_joined,
 )
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

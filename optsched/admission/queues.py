@@ -20,7 +20,7 @@ from optsched.api.kinds import QUEUE
 from optsched.api.queue import QueueState, parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE, HIERARCHY, HIERARCHY_WEIGHTS, ROOT_QUEUE, Subject
 from optsched.units import PODS, QuantityError, format_quantity, why_no_whole_amount
-from optsched.units.digits import parse_decimal
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields, listing, mapping, plain, record, text, texts
 from optsched.formats.files.yaml_text import TextError, read_yaml
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

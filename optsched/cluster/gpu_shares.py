@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 NO_LIMIT = 1 << 40
 """Stands for an unlimited number of tasks per device."""

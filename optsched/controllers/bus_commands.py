@@ -21,7 +21,7 @@ from optsched.api.json_fields import (
 from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
 from optsched.controllers.controller import Index
 from optsched.controllers.effects import Again, Delete
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

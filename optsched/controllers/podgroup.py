@@ -67,7 +67,7 @@ from optsched.controllers.effects import Create, Delete, Emit, Patch
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from optsched.api.fields import NAME_PATTERN
 from optsched.api.hypernode import MemberType
 from optsched.api.json_fields import name_of, records, spec_of, subobject
 from optsched.api.kinds import HYPER_NODE
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.writer import node_manifest, owner_fields
 from optsched.plugins.custom.extender import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -31,8 +31,8 @@ from optsched.cluster.node_parts import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.units import FieldError
+from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
-from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

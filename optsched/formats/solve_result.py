@@ -24,8 +24,8 @@ from optsched.formats.plan import (
     written,
 )
 from optsched.units import FieldError
+from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
-from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.local.files import shipped
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

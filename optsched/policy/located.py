@@ -32,8 +32,8 @@ from optsched.units import (
     parse_hours,
     parse_quantity_field,
 )
-from optsched.units.digits import is_decimal
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

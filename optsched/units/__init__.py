@@ -20,23 +20,20 @@ from optsched.units.duration import (
     parse_hours,
     parse_time_ms,
 )
+from optsched.units.input_errors import FieldError, UnitError
 from optsched.units.quantity import (
-    MAX_BASE,
-    MAX_GPUS_ON_NODE,
-    MAX_ON_NODE,
-    Quantity,
-    QuantityError,
-    parse_quantity,
-    parse_quantity_field,
-)
-from optsched.units.resources import (
     CPU,
     EPHEMERAL_STORAGE,
     GPU,
     HUGEPAGES_PREFIX,
+    MAX_BASE,
+    MAX_GPUS_ON_NODE,
+    MAX_ON_NODE,
     MEMORY,
     PODS,
     STORAGE,
+    Quantity,
+    QuantityError,
     Unit,
     amount_text,
     count_noun,
@@ -45,13 +42,14 @@ from optsched.units.resources import (
     is_gpu,
     most_on_node,
     parse_amount,
+    parse_quantity,
+    parse_quantity_field,
     parse_resource_list,
     split_usage,
     unit_of,
     whole_amount,
     why_no_whole_amount,
 )
-from optsched.units.unit_errors import FieldError, UnitError
 
 __all__ = [
     "CPU",

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
-from optsched.units.digits import is_decimal
 from optsched.units.duration import DurationError, parse_duration_ns
-from optsched.units.unit_errors import UnitError
+from optsched.units.input_errors import UnitError
+from optsched.units.quantity import is_decimal
 
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),

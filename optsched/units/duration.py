@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from optsched.units.input_errors import UnitError
 from optsched.units.quantity import divide_away
-from optsched.units.unit_errors import UnitError
 
 NANOS_PER_MS: Final = 10**6
 

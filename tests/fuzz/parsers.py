@@ -69,8 +69,8 @@ from optsched.units import (
 )
 from optsched.units.cron import parse_timetable
 from optsched.units.duration import parse_hours
+from optsched.units.input_errors import UnitError
 from optsched.units.patterns import PatternError, parse_pattern
-from optsched.units.unit_errors import UnitError
 from tests.admission import kit
 from tests.formats import objects
 from tests.formats.codec.test_gpu_shares import REGISTER

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from optsched.units.digits import is_decimal, parse_decimal
+from optsched.units.quantity import is_decimal, parse_decimal
 
 
 @pytest.mark.parametrize("text", ["0", "7", "007", "9" * 19])

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.units.quantity import MAX_BASE, QuantityError
-from optsched.units.resources import (
+from optsched.units.input_errors import FieldError
+from optsched.units.quantity import (
+    MAX_BASE,
+    QuantityError,
     Unit,
     format_quantity,
     format_resource_list,
@@ -13,7 +15,6 @@ from optsched.units.resources import (
     parse_resource_list,
     unit_of,
 )
-from optsched.units.unit_errors import FieldError
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "nvidia.com/gpu"]
 

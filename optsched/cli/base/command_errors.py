@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import printable
-from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

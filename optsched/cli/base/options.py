@@ -21,8 +21,8 @@ from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
 from optsched.policy.policy import SolverKind
 from optsched.units import QuantityError, parse_amount
-from optsched.units.digits import parse_decimal
 from optsched.units.plaintext import printable, write_json
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,7 @@ import click
 from optsched.cli.base.command_errors import BAD_INPUT, COPIES
 from optsched.cli.base.console import echo, print_text
 from optsched.formats.files.atomic_write import can_be_replaced, write_atomically
-from optsched.units.read_errors import is_url, why_absent
+from optsched.units.input_errors import is_url, why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

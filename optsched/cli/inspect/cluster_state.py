@@ -15,7 +15,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -32,7 +32,7 @@ from optsched.units import (
     is_gpu,
     why_no_whole_amount,
 )
-from optsched.units.unit_errors import quote
+from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.offline import OfflineSettings, ResumeError, check_resumable, solve_offline
 from optsched.session.solve_settings import solver_of
-from optsched.units.digits import parse_decimal
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -22,8 +22,8 @@ from optsched.study.chargeback import (
     of_json,
 )
 from optsched.study.simulation.replay_trace import read_pictures
+from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
-from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

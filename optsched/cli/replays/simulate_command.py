@@ -58,8 +58,8 @@ from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import TimelineBuilder
 from optsched.units import format_duration_ms
+from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
-from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

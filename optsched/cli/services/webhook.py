@@ -38,7 +38,7 @@ from optsched.cli.services.service_options import (
     ssh_option,
 )
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -31,7 +31,7 @@ from optsched.controllers.job.observed_job import (
     restarts,
 )
 from optsched.controllers.job.podgroups import GENERATION
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

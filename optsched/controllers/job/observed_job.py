@@ -29,7 +29,7 @@ from optsched.api.kinds import JOB, POD, POD_GROUP
 from optsched.cluster.relocation import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.status import LIVING, Retries
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

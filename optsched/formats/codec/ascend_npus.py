@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields, boolean, count, integer, listing, record, text
 from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from optsched.formats.codec.pods.resource_requests import is_sidecar, own_reques
 from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import CPU, GPU, MEMORY, FieldError, QuantityError, parse_amount
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

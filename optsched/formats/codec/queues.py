@@ -43,7 +43,7 @@ from optsched.units import (
     parse_resource_list,
     parse_time_ms,
 )
-from optsched.units.digits import parse_decimal
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

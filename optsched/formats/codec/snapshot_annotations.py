@@ -13,7 +13,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Load
 from optsched.cluster.task import DeviceRequest
 from optsched.units import FieldError, TimestampError, format_micro_time, format_time, parse_time_ms
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.units.unit_errors import describe_field
+from optsched.units.input_errors import describe_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

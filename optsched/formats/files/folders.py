@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ import yaml
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.units import plaintext
-from optsched.units.read_errors import json_words, why_unreadable
+from optsched.units.input_errors import json_words, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

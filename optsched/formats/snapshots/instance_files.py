@@ -24,7 +24,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.formats.snapshots.writer import encode
 from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
 from optsched.formats.traces.openb_cluster import NODE_LIST, missing_columns, read_openb
-from optsched.units.read_errors import why_absent
+from optsched.units.input_errors import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

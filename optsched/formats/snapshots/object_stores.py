@@ -28,7 +28,7 @@ from optsched.formats.codec.volumes import (
     parse_csi_node,
     volume_nodes,
 )
-from optsched.units.digits import parse_whole
+from optsched.units.quantity import parse_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,7 +23,7 @@ from optsched.formats.traces.published_jobs import (
     folder_name,
 )
 from optsched.units import GPU
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ from optsched.formats.traces.published_jobs import (
     listed_nodes,
 )
 from optsched.units import CPU, GPU, MEMORY
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -31,7 +31,7 @@ from optsched.formats.traces.published_jobs import (
     model_affinity,
 )
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from optsched.formats.traces.published_jobs import (
     listed_nodes,
 )
 from optsched.units import GPU, MAX_GPUS_ON_NODE
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -21,8 +21,8 @@ from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.units import GPU
-from optsched.units.digits import parse_decimal
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObject
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
 from optsched.formats.snapshots.pod_store import AssumedBind, AssumedNomination
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
-from optsched.units.digits import parse_whole
+from optsched.units.quantity import parse_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

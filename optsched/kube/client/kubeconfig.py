@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from optsched.formats.files.yaml_text import Document, TextError, read_yaml
-from optsched.units.read_errors import is_url
+from optsched.units.input_errors import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

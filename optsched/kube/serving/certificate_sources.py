@@ -24,7 +24,7 @@ from optsched.kube.serving.certificates import (
     renew_credentials,
     server_context,
 )
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

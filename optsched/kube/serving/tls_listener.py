@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from optsched.admission.names import is_subdomain
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     import ssl

@@ -26,7 +26,7 @@ from optsched.plugins.shares.tree_shares import (
     list_tree_levels,
 )
 from optsched.problem.running import running_tasks
-from optsched.units.digits import parse_decimal
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from optsched.cluster.snapshot import Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace
 from optsched.units import CPU, GPU, MEMORY, PODS
-from optsched.units.digits import parse_decimal
+from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.number_lists import Numbers, text_of
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking, copies_of
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

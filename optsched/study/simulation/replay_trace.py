@@ -30,7 +30,7 @@ from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulation_metrics import Measuring, as_json
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import TimelineBuilder
-from optsched.units.read_errors import why_absent
+from optsched.units.input_errors import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

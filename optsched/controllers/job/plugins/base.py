@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from optsched.api.json_fields import records, subobject, without_record
 from optsched.api.kinds import JOB
 from optsched.controllers.job.object_names import template_spec
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

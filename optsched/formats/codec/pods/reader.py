@@ -41,7 +41,7 @@ from optsched.formats.codec.scheduling_groups import gang_name
 from optsched.formats.codec.snapshot_annotations import read_device_request, read_reason
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
-from optsched.units.digits import is_decimal
+from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

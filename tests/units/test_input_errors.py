@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from optsched.units.read_errors import why_unreadable
+from optsched.units.input_errors import why_unreadable
 
 
 @pytest.mark.parametrize(
