@@ -31,7 +31,7 @@ from optsched.cli.offline.benchmark_instances import (
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.packing.packing_process import PackingWork, packings
+from optsched.study.packing.solve_packing import PackingWork, packings
 from optsched.study.packing.vbp import file_of, packing_document, packing_list, read_vbps
 
 if TYPE_CHECKING:

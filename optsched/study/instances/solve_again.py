@@ -26,7 +26,7 @@ from optsched.study.instances.instance_folder import (
     packing_of,
     snapshot_of,
 )
-from optsched.study.packing.packing_process import PackingWork, packings
+from optsched.study.packing.solve_packing import PackingWork, packings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

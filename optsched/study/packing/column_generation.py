@@ -1,7 +1,10 @@
-"""Column generation: bins with negative reduced cost become columns of a linear program.
+"""Solve vector bin packing as a covering problem: each row is an item type, each column a bin.
 
-Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
-Integer item prices and the maximum total price of the items in a bin prove a lower bound.
+Column generation solves the linear program: bins with negative reduced cost become columns. Dual
+prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
+Integer item prices and the maximum total price of the items in a bin prove a lower bound. An
+integer program selects the fewest of given columns. If a solution covers an item type more often
+than required, the surplus items are removed from their bins.
 """
 
 from __future__ import annotations
@@ -9,20 +12,123 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from ortools.linear_solver import pywraplp
+from ortools.sat.python import cp_model
 
+from optsched.solver.cpsat.integer_program import create_solver
 from optsched.study.packing.greedy_filling import Scores, fillings
-from optsched.study.packing.packing_problem import Items
+from optsched.study.packing.packing_problem import TOLERANCE, Items
 from optsched.study.packing.patterns import best_bins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from optsched.problem.arrays import F64, I64
-    from optsched.study.packing.covering import CoverMaster
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.study.packing.greedy_filling import Copies
     from optsched.study.packing.patterns import Pool
 
-CLEAR: Final = 1e-6
+_LARGEST = 1 << 62
+"""An upper limit that exceeds any number of items, within the integer range of CP-SAT."""
+
+
+class CoverMaster:
+    """The master linear program: minimize the number of bins (column uses) that cover all items."""
+
+    def __init__(self, number: I64) -> None:
+        self._solver = pywraplp.Solver.CreateSolver("GLOP")
+        infinity = self._solver.infinity()
+        self._rows = [self._solver.Constraint(float(n), infinity) for n in number]
+        self._objective = self._solver.Objective()
+        self._objective.SetMinimization()
+        self._variables: list[pywraplp.Variable] = []
+        self._known: set[bytes] = set()
+        self.columns: list[I64] = []
+
+    def add(self, column: I64) -> bool:
+        """Add a bin (K,) as a column; return False if the bin is empty or already a column."""
+        key = column.tobytes()
+        if key in self._known or not column.any():
+            return False
+        self._known.add(key)
+        variable = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        self._objective.SetCoefficient(variable, 1.0)
+        for k in np.flatnonzero(column).tolist():
+            self._rows[k].SetCoefficient(variable, float(column[k]))
+        self._variables.append(variable)
+        self.columns.append(column)
+        return True
+
+    def set_demand(self, number: I64) -> None:
+        """Replace the number (K,) of items of each type that must be covered."""
+        for row, n in zip(self._rows, number.tolist(), strict=True):
+            row.SetLb(float(n))
+
+    def solve(self, seconds: float) -> tuple[F64, F64] | None:
+        """Return how often each column is used, and the dual prices (K,) of the items.
+
+        Returns None if no optimum is found within the time limit.
+        """
+        self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        uses = np.array([v.solution_value() for v in self._variables])
+        return uses, np.maximum(np.array([r.dual_value() for r in self._rows]), 0)
+
+
+def fewest_columns(
+    columns: Sequence[I64],
+    number: I64,
+    is_exact: Bool,
+    between: tuple[int, int],
+    work: float,
+    seconds: float,
+) -> list[Copies] | None:
+    """Return the fewest bins that cover the items, or None if the solver finds no solution.
+
+    The result lists each chosen column with its number of uses.
+
+    Parameters
+    ----------
+    columns
+        Bins (K,) to choose from.
+    number
+        Number (K,) of items of each type that must be covered.
+    is_exact
+        Whether (K,) exactly `number` items of each type must be covered, not more.
+    between
+        Minimum and maximum number of bins; the minimum must be a proved lower bound.
+    work
+        Limit in CP-SAT deterministic time; a unit is about one second on one core, regardless of
+        the machine's load.
+    seconds
+        Limit in wall-clock time, with two workers.
+
+    """
+    table = np.array(columns, np.int64)
+    model = cp_model.CpModel()
+    largest = int(number.max(initial=1))
+    uses = [model.new_int_var(0, largest, "") for _ in columns]
+    most = np.where(is_exact, number, min(largest * len(columns) * largest, _LARGEST))
+    for k in np.flatnonzero(number).tolist():
+        inside = np.flatnonzero(table[:, k]).tolist()
+        covered = cp_model.LinearExpr.weighted_sum(
+            [uses[c] for c in inside], table[inside, k].tolist()
+        )
+        model.add_linear_constraint(covered, int(number[k]), int(most[k]))
+    total = cp_model.LinearExpr.sum(uses)
+    model.add_linear_constraint(total, *between)
+    model.minimize(total)
+    solver = create_solver()
+    solver.parameters.max_deterministic_time = work
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 2
+    solver.parameters.catch_sigint_signal = False
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]
+    return [(column, times) for column, times in chosen if times]
+
+
 _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
@@ -64,10 +170,8 @@ class Columns:
         random: np.random.Generator,
         seconds: Callable[[], float],
     ) -> None:
-        from optsched.study.packing.covering import CoverMaster
-
         self._items, self._pool, self._random, self._seconds = items, pool, random, seconds
-        self.master: CoverMaster = CoverMaster(items.number)
+        self.master = CoverMaster(items.number)
         self.prices: F64 = np.zeros(len(items.number))
         self.value = 0.0
 
@@ -93,7 +197,7 @@ class Columns:
             if not grown:
                 grown, bound = self._add_priced(prices)
                 yield bound
-            if not grown or bound >= prices @ self._items.number - CLEAR:
+            if not grown or bound >= prices @ self._items.number - TOLERANCE:
                 return
 
     def _add_priced(self, prices: F64) -> tuple[int, int]:
@@ -122,7 +226,7 @@ class Columns:
         worth = worth * self._random.uniform(0.8, 1.2, worth.shape)
         worth[:, prices <= 0] = -1
         found = fillings(items, Scores(weight * 1e-6, np.zeros(_WAYS), worth))
-        found = np.unique(found[found @ prices > 1 + CLEAR], axis=0)
+        found = np.unique(found[found @ prices > 1 + TOLERANCE], axis=0)
         return sum([self.master.add(counts) for counts in found])
 
     # --- remaining items -------------------------------------------------------------------------
@@ -140,7 +244,7 @@ class Columns:
                 added = self._add_greedy(items, prices)
             else:
                 whole = np.floor(prices * _UNIT).astype(np.int64)
-                found = self._pool.best_bins(whole, int(_UNIT * (1 + CLEAR)), _FEW_AGAIN)
+                found = self._pool.best_bins(whole, int(_UNIT * (1 + TOLERANCE)), _FEW_AGAIN)
                 added = sum([self.master.add(counts) for counts in found.bins])
             if not added:
                 break
@@ -187,12 +291,12 @@ class Columns:
             at least the number of columns that are used at least once.
 
         """
-        at = np.flatnonzero(uses > CLEAR)
+        at = np.flatnonzero(uses > TOLERANCE)
         table = np.minimum(np.array([self.master.columns[c] for c in at]), left)
         score = np.minimum(uses[at], 1) * self._random.uniform(1 - noise, 1, len(at))
-        score[uses[at] >= 1 - CLEAR] += 1
+        score[uses[at] >= 1 - TOLERANCE] += 1
         fill = (table @ self._items.relative).sum(axis=1)
-        whole = int((uses[at] >= 1 - CLEAR).sum())
+        whole = int((uses[at] >= 1 - TOLERANCE).sum())
         most = max(1, whole, int(part * uses.sum()))
         chosen: list[I64] = []
         for i in np.lexsort((-fill, -score.round(6))).tolist():
@@ -218,4 +322,4 @@ class Columns:
         """
         if self._pool is None:
             return self.master.columns
-        return self._pool.cheapest(left, prices, 1 - gap - CLEAR, most)
+        return self._pool.cheapest(left, prices, 1 - gap - TOLERANCE, most)

@@ -49,7 +49,7 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
     return Scores(weight, nearness, worth)
 
 
-def packings(items: Items, scores: Scores) -> list[list[Copies]]:
+def greedy_packings(items: Items, scores: Scores) -> list[list[Copies]]:
     """Return one packing per score function, as (bin, number of copies) tuples.
 
     While enough items remain, a filled bin is copied, because the next bin would be filled with the

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, overload
 
 import numpy as np
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from optsched.problem.arrays import F64, I64, Bool
+
+TOLERANCE: Final = 1e-6
+"""Rounding error that is tolerated in comparisons of dual prices and fractional numbers of bins."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

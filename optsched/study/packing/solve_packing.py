@@ -1,15 +1,20 @@
-"""Solve vector bin packing by greedy filling, column generation and integer programs."""
+"""Solve vector bin packing by greedy filling, column generation and integer programs.
+
+`packings` runs the search in a worker process, so that a solver that hangs or crashes does not stop
+the command.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.packing.column_generation import CLEAR, Columns
-from optsched.study.packing.greedy_filling import packings, usual_scores
+from optsched.study.packing.greedy_filling import greedy_packings, usual_scores
 from optsched.study.packing.packing_problem import (
+    TOLERANCE,
     Items,
     RepeatedBins,
     as_bin,
@@ -19,14 +24,16 @@ from optsched.study.packing.packing_problem import (
 from optsched.study.packing.patterns import every_bin, full_bins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.problem.arrays import F64, I64
+    from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.packing.greedy_filling import Copies
     from optsched.study.packing.packing_problem import Bin, VectorPacking
 
 BOUND_MET: Final = "the bound is met"
 OUT_OF_TIME: Final = "out of time"
+NOT_READY: Final = "the solver process did not start"
 
 GREEDY: Final = "greedy"
 FULL_BINS: Final = "full bins"
@@ -136,7 +143,7 @@ class _Search:
 
     def run(self) -> str:
         """Search until the bound is met or the time is up; return why the search ended."""
-        for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
+        for counts in greedy_packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._pack_full_bins, self._generate_columns, self._search_columns):
             if self._is_optimal() or self._is_late():
@@ -190,14 +197,16 @@ class _Search:
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
-        from optsched.study.packing.covering import Need, fewest_columns
+        from optsched.study.packing.column_generation import fewest_columns
 
         pool = full_bins(self._items, waste, _FULL_ITEMS, self._is_late)
         if pool is None or len(pool.inside) > _MOST_COLUMNS:
             return
-        need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
-        most = self._remaining_s / 2
-        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
+        is_exact = self._items.is_rigid | (waste == 0).all()
+        bounds, seconds = (self.bound, self.bound), self._remaining_s / 2
+        found = fewest_columns(
+            pool.all_counts(), self._items.number, is_exact, bounds, seconds, seconds
+        )
         if found is not None:
             self._offer(found, FULL_BINS)
 
@@ -205,6 +214,8 @@ class _Search:
 
     def _generate_columns(self) -> None:
         """Generate columns until the lower bound is met or cannot improve."""
+        from optsched.study.packing.column_generation import Columns
+
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
         for counts, _ in self.best:
@@ -235,17 +246,18 @@ class _Search:
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
         """Pack the items that the fixed bins do not contain into the fewest further bins."""
-        from optsched.study.packing.covering import Need, fewest_columns
+        from optsched.study.packing.column_generation import fewest_columns
 
         num_fixed = _count_bins(fixed)
         most = self._num_best - 1 - num_fixed
-        least = max(int(np.ceil(value - CLEAR)), self.bound - num_fixed)
-        need = Need(left, self._items.is_rigid)
+        least = max(int(np.ceil(value - TOLERANCE)), self.bound - num_fixed)
         for target in sorted({least, most}):
             columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
             if target > most or not columns or self._is_late():
                 return
-            found = fewest_columns(columns, need, (least, target), work, self._remaining_s)
+            found = fewest_columns(
+                columns, left, self._items.is_rigid, (least, target), work, self._remaining_s
+            )
             if found is not None:
                 self._offer([*fixed, *found], CP_SAT)
                 return
@@ -259,7 +271,7 @@ class _Search:
             if solved is None:
                 break
             uses, prices, value = solved
-            if _count_bins(fixed) + np.ceil(value - CLEAR) >= self._num_best:
+            if _count_bins(fixed) + np.ceil(value - TOLERANCE) >= self._num_best:
                 break
             if value <= _FEW_BINS and fixed:
                 self._choose(left, fixed, prices, value, _FINISH)
@@ -281,3 +293,47 @@ class _Search:
 def _count_bins(bins: Iterable[Copies]) -> int:
     """Return the number of bins in a packing."""
     return sum(copies for _, copies in bins)
+
+
+@dataclass(frozen=True, slots=True)
+class PackingWork:
+    """A packing instance with search limits, to be sent to a worker process."""
+
+    problem: VectorPacking
+    seconds: float  # Time limit by `clock`, which must be a function of the standard library.
+    seed: int = 0
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """Run the search in the worker process, as `Work` requires."""
+        return solve_packing(self.problem, self.clock, self.seconds, self.seed, report).stopped
+
+
+def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
+    """Yield verified packings as they improve; the last result states why the search ended.
+
+    Raises ValueError if an item does not fit into an empty bin.
+    """
+    best = quick_packing(work.problem)
+    if best.is_proved or work.seconds <= 0:
+        yield best
+        return
+    best = replace(best, stopped="")
+    yield best
+    if not worker.wait_until_ready():
+        yield replace(best, stopped=NOT_READY)
+        return
+    answers = worker.work(work, work.seconds)
+    while True:
+        try:
+            new = next(answers)
+        except StopIteration as end:
+            stopped = BOUND_MET if best.is_proved else str(end.value)
+            break
+        if not wrong_with_bins(work.problem, new.bins):
+            if len(new.bins) < len(best.bins):
+                best = replace(best, bins=new.bins, found_by=new.found_by)
+            if new.bound > best.bound:
+                best = replace(best, bound=new.bound, bound_by=new.bound_by)
+        yield best
+    yield replace(best, stopped=stopped)

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from optsched.study.packing.greedy_filling import packings, usual_scores
+from optsched.study.packing.greedy_filling import greedy_packings, usual_scores
 from optsched.study.packing.packing_problem import (
     ItemKind,
     Items,
@@ -133,7 +133,7 @@ def test_a_pool_that_would_be_too_large_is_none() -> None:
 def test_every_way_of_filling_is_a_packing() -> None:
     problem = some(5, 9, 9)
     scores = usual_scores(Items.from_problem(problem), 20, np.random.default_rng(0))
-    for bins in packings(Items.from_problem(problem), scores):
+    for bins in greedy_packings(Items.from_problem(problem), scores):
         each = [as_bin(counts) for counts, copies in bins for _ in range(copies)]
         assert wrong_with_bins(problem, each) == []
 
@@ -202,7 +202,7 @@ def test_copies_are_a_sequence_of_bins() -> None:
 def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
     problem = some(5, 9, 9)
     scores = usual_scores(Items.from_problem(problem), 20, np.random.default_rng(0))
-    for bins in packings(Items.from_problem(problem), scores):
+    for bins in greedy_packings(Items.from_problem(problem), scores):
         tables = [tuple(counts.tolist()) for counts, _ in bins]
         assert all(a != b for a, b in pairwise(tables))
 

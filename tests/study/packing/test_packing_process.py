@@ -11,8 +11,14 @@ import pytest
 
 from optsched.solver.cpsat.process import DIED, OVER_TIME, WorkerProcess
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking, wrong_with_bins
-from optsched.study.packing.packing_process import NOT_READY, PackingWork, packings
-from optsched.study.packing.solve_packing import BOUND_MET, PackingResult, quick_packing
+from optsched.study.packing.solve_packing import (
+    BOUND_MET,
+    NOT_READY,
+    PackingResult,
+    PackingWork,
+    packings,
+    quick_packing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
