@@ -29,7 +29,7 @@ from optsched.cluster.gpu_accounting import WHOLE
 from optsched.study.fgd.plan_check import Placed, milli_of_plan
 from optsched.study.fgd.scoring_policies import POLICIES, States, fits_one_more
 from optsched.study.gpu_packing.node_pool import Layout, Nodes, Pool, empty_layout
-from optsched.study.gpu_packing.rounding import round_to_layout
+from optsched.study.gpu_packing.program import round_to_layout
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -7,7 +7,7 @@ GPU. To break symmetry, a node's shared GPUs come first, unless the model must d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from optsched.study.gpu_packing.node_pool import Pool
 
 
+_PRICE: Final = 100
+"""Minimum gain in GPU capacity for each additional move, in thousandths of a GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Present:
     """Pods of one class that run on the same devices of the same node."""
@@ -34,27 +38,25 @@ class Present:
     staying: int  # Number of the pods that stay on their GPUs.
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """The running pods, the maximum number of moves, and the cost of each move."""
-
-    present: Sequence[Present]
-    most: int
-    price: int
-
-
 def repack_moving(
-    pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
+    pool: Pool,
+    start: Layout,
+    worth: I64,
+    present: Sequence[Present],
+    most_moves: int,
+    effort: float,
+    seed: int,
 ) -> tuple[Layout, list[int]]:
     """Repack a small pool, with a cost for each running pod that moves.
 
     Maximizes the value of the placed pods minus the cost of the moves. Returns the layout, and the
     number of pods of each `Present` that do not move. `pool`, `start`, `worth`, `effort` and `seed`
     have the same meaning as in `repack`. The model distinguishes devices.
+
+    `present` are the running pods, of which at most `most_moves` may move.
     """
-    present = moves.present
     refill = Refill(pool, ordered=False)
-    # Count the pods of each `Present` that keep their GPUs. At most `moves.most` pods move.
+    # Count the pods of each `Present` that keep their GPUs. At most `most_moves` pods move.
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
     by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}
@@ -77,8 +79,8 @@ def repack_moving(
     for part_key, variables in by_part.items():
         model.add(sum(variables) <= refill.parts.get(part_key, 0))
     number = sum(p.number for p in present)
-    model.add(cp_model.LinearExpr.sum(stay) >= number - moves.most)
-    refill.maximize(worth, [(moves.price, v) for v in stay])
+    model.add(cp_model.LinearExpr.sum(stay) >= number - most_moves)
+    refill.maximize(worth, [(_PRICE, v) for v in stay])
     refill.hint(start)
     for p, var in zip(present, stay, strict=True):
         refill.model.add_hint(var, p.staying)
@@ -86,8 +88,8 @@ def repack_moving(
     if solver is None:
         return start, [p.staying for p in present]
     found, staying = refill.read(solver, start), [solver.value(v) for v in stay]
-    before = int((start.pods @ worth).sum()) + moves.price * sum(p.staying for p in present)
-    if int((found.pods @ worth).sum()) + moves.price * sum(staying) < before:
+    before = int((start.pods @ worth).sum()) + _PRICE * sum(p.staying for p in present)
+    if int((found.pods @ worth).sum()) + _PRICE * sum(staying) < before:
         return start, [p.staying for p in present]
     return found, staying
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.study.gpu_packing.node_pool import Layout, empty_layout
-from optsched.study.gpu_packing.program import Bound, allocation_bound
-from optsched.study.gpu_packing.rounding import round_to_layout
+from optsched.study.gpu_packing.program import Bound, allocation_bound, round_to_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,9 +40,6 @@ _MOVING: Final = Effort(nodes=4)
 
 At = tuple[int, int, tuple[int, ...]]
 """The placement of a pod: (node, class, devices)."""
-
-_PRICE: Final = 100
-"""Minimum gain in GPU capacity for each additional move, in thousandths of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def improve_layout(
 
     """
     # Import OR-Tools only when it is needed.
-    from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
+    from optsched.study.gpu_packing.repack_model import Present, repack_moving
 
     end, random = clock() + seconds, np.random.default_rng(seed)
     layout = Layout(start.pods.copy(), start.shares.copy())
@@ -94,8 +90,8 @@ def improve_layout(
             for p in present_on.get(node, [])
         ]
         moved = sum(p.number - p.staying for p in present)
-        moves, step_seed = Moves(present, moves_left + moved, _PRICE), int(random.integers(2**31))
-        found, staying = repack_moving(part, here, worth, moves, _MOVING.seconds, step_seed)
+        most, step_seed = moves_left + moved, int(random.integers(2**31))
+        found, staying = repack_moving(part, here, worth, present, most, _MOVING.seconds, step_seed)
         layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
         moves_left += moved - sum(p.number for p in present) + sum(staying)
         now = iter(staying)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.study.gpu_packing.node_pool import Layout
-from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
+from optsched.study.gpu_packing.repack_model import Present, repack_moving
 from optsched.study.gpu_packing.search import Running, improve_layout
 from tests.study.gpu_packing.pools import pool, wrong_with
 
@@ -50,6 +50,6 @@ def test_devices_that_stay_are_not_shared() -> None:
 def test_who_left_for_elsewhere_may_leave_none_of_a_class_behind() -> None:
     few = pool([(1, 0, 1, 400, 0), (1, 0, 1, 1000, 1)], [(9, 0, 1, 0)])
     start = Layout(np.array([[0, 0]]), np.array([[[0]]]))
-    moves = Moves([Present(0, 0, (0,), 1, 0)], 1, 100)
-    layout, staying = repack_moving(few, start, few.worth, moves, 1.0, 0)
+    present = [Present(0, 0, (0,), 1, 0)]
+    layout, staying = repack_moving(few, start, few.worth, present, 1, 1.0, 0)
     assert (layout.pods.tolist(), staying) == ([[0, 1]], [0])

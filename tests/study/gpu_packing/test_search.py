@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from optsched.study.gpu_packing.node_pool import Layout, Pool, empty_layout
-from optsched.study.gpu_packing.rounding import round_to_layout
+from optsched.study.gpu_packing.program import round_to_layout
 from optsched.study.gpu_packing.search import Effort, allocate
 from tests.study.gpu_packing.pools import most_by_trying, pool, pools, wrong_with
 from tests.support.effort import num_examples
