@@ -18,24 +18,22 @@ from optsched.study.instances.gang_instances import (
     FragmentedGangs,
     HomogeneousGangs,
     Impossible,
-    SharedGpus,
-    UnlikeTasks,
-    any_priority,
-    gpu_nodes,
-    node_name,
-    priority_classes,
-    share,
-)
-from optsched.study.instances.short_manifests import (
     Order,
     Role,
+    SharedGpus,
+    UnlikeTasks,
     amounts,
+    any_priority,
     foreign_pod,
     gang,
     gangs_for,
+    gpu_nodes,
     hypernode,
     node,
+    node_name,
+    priority_classes,
     queue,
+    share,
     text_of,
 )
 from optsched.units import GPU
@@ -43,7 +41,7 @@ from optsched.units import GPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.study.instances.short_manifests import Manifest
+    from optsched.study.instances.gang_instances import Manifest
 
 
 RACK, SPINE = 1, 2
