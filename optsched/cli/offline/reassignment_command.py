@@ -31,14 +31,13 @@ from optsched.cli.offline.benchmark_instances import (
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.reassignment_problem import cost_of
-from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import (
     initial_file,
     read_reassignment,
     reassignment_document,
     write_assignment,
 )
-from optsched.study.reassignment.solve_reassignment import Effort
+from optsched.study.reassignment.solve_reassignment import Effort, reassignments
 
 if TYPE_CHECKING:
     from pathlib import Path

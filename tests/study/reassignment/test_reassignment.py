@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.assignment_state import AssignmentState, Instance
 from optsched.study.reassignment.cost_bounds import Prices, better_prices, bound_of, usual_prices
-from optsched.study.reassignment.cpsat_model import Spending, reassign
+from optsched.study.reassignment.neighbourhoods import reassign
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
-from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import read_reassignment
 from optsched.study.reassignment.solve_reassignment import (
     BOUND_MET,
     OUT_OF_TIME,
     Effort,
     quick_reassignment,
+    reassignments,
     solve_reassignment,
 )
 from tests.support.effort import nightly_except, num_examples
@@ -122,8 +122,8 @@ def test_a_neighbourhood_of_everything_is_the_best(seed: int) -> None:
     problem = some_reassignment(seed)
     instance = Instance.from_problem(problem)
     every = np.arange(instance.num_machines)
-    free, spending = np.arange(instance.num_processes), Spending(None, 5, 0)
-    found = reassign(instance, instance.initial, free, every, spending)
+    free = np.arange(instance.num_processes)
+    found = reassign(instance, instance.initial, free, every, 5, 0)
     assert found is not None
     assert found.is_best
     assert wrong_with(problem, found.machine_of.tolist()) == []
@@ -137,8 +137,7 @@ def test_others_stay_and_rules_are_kept(seed: int, number: int) -> None:
     instance, random = state.instance, np.random.default_rng(seed)
     free = np.sort(random.permutation(instance.num_processes)[:number])
     machines = np.unique(state.machine_of[free])
-    spending = Spending(None, 5, 0)
-    found = reassign(instance, state.machine_of, free, machines, spending)
+    found = reassign(instance, state.machine_of, free, machines, 5, 0)
     assert found is not None
     others = np.setdiff1d(np.arange(instance.num_processes), free)
     assert (found.machine_of[others] == state.machine_of[others]).all()

@@ -12,11 +12,12 @@ import pytest
 
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
-from optsched.study.reassignment.reassignment_process import NOT_READY, reassignments
 from optsched.study.reassignment.solve_reassignment import (
+    NOT_READY,
     OUT_OF_TIME,
     Effort,
     quick_reassignment,
+    reassignments,
 )
 from tests.support.reassignment import some_reassignment
 
