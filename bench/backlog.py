@@ -25,9 +25,9 @@ from bench.simulate import MODEL, settle, yardstick_cpu
 from optsched.cluster.snapshot import uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.policy.load import load_policy
-from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import Finish
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.synthetic_traces import GavelTrace
 from optsched.units import CPU, GPU, MEMORY
 
 if TYPE_CHECKING:

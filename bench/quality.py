@@ -28,7 +28,7 @@ from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
+from tests.support.synthetic_clusters import MixedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

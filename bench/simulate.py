@@ -20,7 +20,6 @@ import time
 from bench.conftest import yardstick
 from bench.memory import forget_peak, peak_mib
 from optsched.policy.load import load_policy
-from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -34,6 +33,7 @@ from optsched.study.simulation.record import (
 from optsched.study.simulation.replay_trace import Tally
 from optsched.study.simulation.simulation_metrics import Measuring
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.synthetic_traces import GavelTrace
 
 MODEL = "volcano-compatible"
 TARGET_JOBS_A_SECOND = 170

@@ -25,7 +25,7 @@ from optsched.session.session_input import find_tiers
 from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
-from optsched.study.generators.synthetic_clusters import EqualGangs, GpuCluster
+from tests.support.synthetic_clusters import EqualGangs, GpuCluster
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

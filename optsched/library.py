@@ -55,10 +55,10 @@ from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.comparison.comparison_table import Comparison
 from optsched.study.comparison.executors import ExecutorError, Here, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult, play, read_given
 from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
+from optsched.study.simulation.synthetic_traces import SyntheticError
 from optsched.units import MAX_BASE, DurationError, parse_duration_ms, parse_resource_list
 from optsched.units.input_errors import is_url
 

@@ -23,7 +23,6 @@ from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.checks import SCORES
 from tests.oracle.sessions import (
     Worth,
@@ -32,6 +31,7 @@ from tests.oracle.sessions import (
     policy_of,
     without_solver,
 )
+from tests.support.synthetic_clusters import MixedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,6 @@ from optsched.session.priority_inversions import SPARED
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.chains import carry_out, check_calm, check_history
 from tests.oracle.checks import check_session
 from tests.oracle.live import draw_mixed
@@ -22,6 +21,7 @@ from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import Decided, decide, policy_of, snapshot_of
 from tests.support.effort import nightly_except
+from tests.support.synthetic_clusters import MixedCluster
 
 
 def _apart_from(app: str) -> Manifest:

@@ -20,7 +20,6 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.chains import carry_out, check_rest
 from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, MEDIUM, MIXED, draw_cluster
@@ -32,6 +31,7 @@ from tests.oracle.proofs import check_starvation, model_of, worker
 from tests.oracle.runner import run_cases
 from tests.oracle.sessions import Decided, Worth, decide, first_loss, policy_of, snapshot_of
 from tests.support.effort import num_examples
+from tests.support.synthetic_clusters import MixedCluster
 
 SEED, COUNT = 15, 60
 

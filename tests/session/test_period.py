@@ -16,8 +16,8 @@ from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.evictions import full_cluster
+from tests.support.synthetic_clusters import MixedCluster
 
 if TYPE_CHECKING:
     from optsched.session.session import Report

@@ -23,7 +23,7 @@ from optsched.session.warm_start import (
 )
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.synthetic_clusters import MixedCluster
+from tests.support.synthetic_clusters import MixedCluster
 
 WHOLE = load_policy("volcano-default", lambda _: "")
 POLICY = without_evictions(WHOLE)

@@ -26,9 +26,9 @@ from optsched.solver.portfolio import (
     improve,
 )
 from optsched.solver.preemption.joint import model as joint_model
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.effort import nightly_except
 from tests.support.engines import Bench
+from tests.support.synthetic_clusters import MixedCluster
 
 WITH_EVICTIONS = load_policy("volcano-default", lambda _: "")
 POLICY = replace(

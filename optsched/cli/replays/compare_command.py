@@ -57,9 +57,9 @@ from optsched.study.comparison.executors import (
     remote_cluster,
 )
 from optsched.study.comparison.grid import CELLS, ResultFolder, cells_of, read_traces
-from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
 from optsched.study.simulation.simulator import Options
+from optsched.study.simulation.synthetic_traces import SyntheticError
 from optsched.units import count_noun
 from optsched.units.plaintext import write_json
 

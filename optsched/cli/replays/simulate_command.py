@@ -42,7 +42,6 @@ from optsched.kube.runtime.timing import SystemClock
 from optsched.session.solve_settings import solver_of
 from optsched.study.chargeback import Charging
 from optsched.study.comparison.compared_metrics import duration_text
-from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.simulation_report import simulation_page
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.replay_trace import (
@@ -53,9 +52,9 @@ from optsched.study.simulation.replay_trace import (
     fingerprint,
     read_given,
 )
-from optsched.study.simulation.saved_state import VERSION
 from optsched.study.simulation.simulation_metrics import Measuring
-from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.simulator import VERSION, Options, Simulation
+from optsched.study.simulation.synthetic_traces import SyntheticError
 from optsched.study.simulation.timeline import TimelineBuilder
 from optsched.units import format_duration_ms
 from optsched.units.input_errors import why_unreadable

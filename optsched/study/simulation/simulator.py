@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api.wellknown import CHECKPOINT_INTERVAL
+from optsched.cluster.amounts import Usage
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
@@ -26,8 +27,14 @@ from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import AT_LATEST_MS, next_turn_ms
 from optsched.session.usage import UsageKeeper
 from optsched.solver.cpsat.level_model import Limits
-from optsched.study.simulation import record, saved_state
-from optsched.study.simulation.simulated_cluster import Held, Placement, SimulatedCluster
+from optsched.study.simulation import record
+from optsched.study.simulation.simulated_cluster import (
+    Held,
+    Placement,
+    SimulatedCluster,
+    read_cluster,
+    write_cluster,
+)
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
     from optsched.study.simulation.record import Event
     from optsched.study.simulation.simulated_cluster import Job
+
+VERSION: Final = 3
+"""Version of the format of saved states."""
 
 NODE: Final = "node"
 """The recorded cause of events that a node failure triggers."""
@@ -191,7 +201,7 @@ class Simulation:
     def state(self) -> dict[str, Any]:
         """Return the state between two steps as JSON."""
         return {
-            "version": saved_state.VERSION,
+            "version": VERSION,
             "now": self.now_ms,
             "held": self._timer.held_ms,
             "asks": self._timer.asks_at_ms,
@@ -200,8 +210,11 @@ class Simulation:
             "sessions": self.num_sessions,
             "faults": self.faults,
             "shuffled": self._memory.shuffled_ms,
-            "usage": saved_state.write_usage(self._snapshot().usage),
-            "cluster": saved_state.write_cluster(self.cluster),
+            "usage": {
+                name: [used.at_ms, [list(pair) for pair in used.seconds]]
+                for name, used in self._snapshot().usage.items()
+            },
+            "cluster": write_cluster(self.cluster),
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
@@ -209,7 +222,7 @@ class Simulation:
 
         The state must come from a simulation with the same trace, policy and options.
         """
-        saved_state.read_cluster(self.cluster, given["cluster"])
+        read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._timer.held_ms = given["now"], given["held"]
         self._timer.asks_at_ms, self._timer.times = given["asks"], given["times"]
         self._next = {name: given[name] for name in self._next}
@@ -222,7 +235,10 @@ class Simulation:
             if job.since_ms is not None:
                 self._plan_turn(job, job.since_ms)
         if memory.half_life_ms:
-            usage = saved_state.read_usage(given["usage"])
+            usage = {
+                name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
+                for name, (at_ms, pairs) in given["usage"].items()
+            }
             snapshot = replace(self.cluster.snapshot(self.now_ms), usage=usage)
             memory.usage.noted(snapshot, memory.half_life_ms)
 

@@ -12,10 +12,10 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.snapshots.writer import encode, write_bundle
 from optsched.formats.traces.openb_cluster import read_openb
-from optsched.study.generators.synthetic_clusters import GpuCluster
 from tests.formats.objects import node, pod
 from tests.support.effort import num_examples
 from tests.support.strategies import snapshots
+from tests.support.synthetic_clusters import GpuCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.cpsat.relaxation import Relaxation
 from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL
-from optsched.study.generators.synthetic_clusters import MixedCluster
+from tests.support.synthetic_clusters import MixedCluster
 
 EXACT = Effort(None, 5.0, 1, 0)
 

@@ -9,8 +9,8 @@ from optsched.policy.load import load_policy
 from optsched.solver.model import neighbourhoods
 from optsched.solver.model.neighbourhoods import Neighbourhood, choose_gangs, choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks
-from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.engines import Bench
+from tests.support.synthetic_clusters import MixedCluster
 
 RULES = load_policy("volcano-default", lambda _: "").rules
 

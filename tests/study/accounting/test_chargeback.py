@@ -25,7 +25,6 @@ from optsched.study.chargeback import (
     sum_chargebacks,
     user_of,
 )
-from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import (
     Bind,
     Event,
@@ -39,6 +38,7 @@ from optsched.study.simulation.record import (
 )
 from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.synthetic_traces import GavelTrace
 from tests.support.small import gang, node, shape
 
 S = 1000

@@ -25,8 +25,8 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.simulation.observed_trace import trace_of, trace_of_record
 from optsched.study.simulation.record import Finish, Start, Stop, lines
+from optsched.study.simulation.replay_trace import trace_of, trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.devices import wrong_with_devices
 from tests.support.effort import nightly_except

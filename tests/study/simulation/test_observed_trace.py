@@ -9,7 +9,7 @@ import pytest
 
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import NodeChange, NodeEvent
-from optsched.study.simulation.observed_trace import trace_of_record
+from optsched.study.simulation.replay_trace import trace_of_record
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.trace import sound_trace
-from optsched.study.generators.synthetic_traces import GavelTrace, SyntheticError, synthetic
+from optsched.study.simulation.synthetic_traces import GavelTrace, SyntheticError, synthetic
 
 MANY = GavelTrace(num_jobs=20_000, num_nodes=100, estimated=0.25, num_priorities=3)
 

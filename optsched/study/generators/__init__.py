@@ -1,1 +1,0 @@
-"""Synthetic clusters and traces, reproducible from a seed."""
