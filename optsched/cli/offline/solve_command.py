@@ -4,90 +4,96 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched import __version__
 from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import JSON, SEED, TABLE, Seconds, form_option, solver_option
 from optsched.cli.base.path_arguments import (
     InputPath,
+    KeepError,
     ModelSource,
     OutputPath,
     Source,
     check_folder,
     check_outputs,
+    check_writable,
+    is_standard,
     write_and_report,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
-from optsched.cli.base.session_context import collect_less, files_of_plugins
+from optsched.cli.base.session_context import collect_less, files_of_plugins, policy_of
 from optsched.cli.offline.benchmark_instances import OrBenchmark
 from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
-from optsched.cli.offline.solve_model import Gap, ModelFiles, Solved, solve_one, stopping
-from optsched.cli.offline.solve_options import Options, identity_of, job_of, places_of, policies_of
+from optsched.cli.offline.solve_model import (
+    Gap,
+    Job,
+    ModelFiles,
+    Solved,
+    earlier_result,
+    solve_one,
+    stopping,
+)
 from optsched.cluster.reasons import READ_CODES
 from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.plan import write_plan
-from optsched.formats.snapshots.instance_files import files_of, read_instance
+from optsched.formats.snapshots.instance_files import (
+    files_of,
+    instance_identity,
+    read_instance,
+    versions,
+)
 from optsched.formats.solve_result import write_result, write_results
+from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.session import NOTHING
-from optsched.session.solve_settings import DEFAULT_SECONDS
+from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import SolvedModel, solve_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
     from optsched.formats.snapshots.instance_files import Instance
+    from optsched.formats.solve_result import InstanceIdentity
+    from optsched.policy.policy import Policy
 
 
 MOST_LEFT_OUT: Final = 20
 
 
-def instance_of(
-    console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
-) -> Instance:
-    """Read the instance at a path, and print its problems.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Values of the command line options; the help of `solve` describes them."""
 
-    The exit code is 2 if the path contains no instance or, with `strict`, an unusable object.
-    """
-    try:
-        with console.status(f"reading {path}") as status:
-            read = read_instance(
-                path,
-                DecodeOptions(names),
-                progress=lambda done, total: status.update(
-                    f"reading {path}: {100 * done // max(total, 1)} %"
-                ),
-                preview=preview_jobs,
-            )
-    except InstanceError as e:
-        print_text(console, str(e), "red")
-        sys.exit(BAD_INPUT)
-    is_refused = strict and bool(read.problems or read.left_out)
-    if is_refused:
-        number = len(read.problems) + len(read.left_out)
-        objects = "1 problem" if number == 1 else f"{number} problems"
-        print_text(console, f"{path}: nothing is solved: --strict rejects {objects}:", "red")
-    for problem in read.problems:
-        print_text(console, str(problem), "yellow")
-    for sentence in read.left_out[:MOST_LEFT_OUT]:
-        print_text(console, sentence, "yellow")
-    if len(read.left_out) > MOST_LEFT_OUT:
-        number = len(read.left_out) - MOST_LEFT_OUT
-        print_text(console, f"and {number} more objects that no scheduler reads", "yellow")
-    for notice in read.notices:
-        print_text(console, notice, "dim")
-    if is_refused:
-        sys.exit(BAD_INPUT)
-    return read
+    models: tuple[str, ...]
+    solver: str | None
+    time_limit: float | None
+    gap: float | None
+    seed: int
+    deterministic: bool
+    files: ModelFiles
+    report: Path | None
+    form: str
+    progress: bool
+    names: tuple[str, ...]
+    everything: bool
+    plugins_dir: Path | None
+    strict: bool = False
+
+    @property
+    def prints_a_file(self) -> bool:
+        """Whether a file is written to stdout; if so, tables are printed to stderr."""
+        return any(map(is_standard, (self.files.out, self.files.result, self.report)))
 
 
 @click.command(cls=OrBenchmark)
@@ -199,14 +205,18 @@ def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles
 
 
 def _solve(console: Console, instance: Path, options: Options) -> int:
-    policies = policies_of(console, options)
+    policies = _policies_of(console, options)
     if len(policies) > 1:
         files = [options.files.for_model(policy.name) for policy in policies.values()]
         _check_outputs(instance, options, files)
-    places = places_of(console, options, policies)
-    read = instance_of(console, instance, options.names, strict=options.strict)
-    identity = identity_of(console, instance)
-    jobs = [job_of(console, options, each, identity, places[each[0]]) for each in policies.items()]
+    places = _places_of(console, options, policies)
+    read = _instance_of(console, instance, options.names, strict=options.strict)
+    try:
+        identity = instance_identity(instance)
+    except OSError as e:
+        print_text(console, f"{e.filename}: cannot be read: {e.strerror}", "red")
+        sys.exit(BAD_INPUT)
+    jobs = [_job_of(console, options, each, identity, places[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
     is_kept = True
     with stopping(
@@ -238,6 +248,142 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
     if any(each.report.plan.certificate.engine == NOTHING for each in solved):
         return NO_PLAN
     return 0 if is_kept else NOT_KEPT
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def _instance_of(
+    console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
+) -> Instance:
+    """Read the instance at a path, and print its problems.
+
+    The exit code is 2 if the path contains no instance or, with `strict`, an unusable object.
+    """
+    try:
+        with console.status(f"reading {path}") as status:
+            read = read_instance(
+                path,
+                DecodeOptions(names),
+                progress=lambda done, total: status.update(
+                    f"reading {path}: {100 * done // max(total, 1)} %"
+                ),
+                preview=preview_jobs,
+            )
+    except InstanceError as e:
+        print_text(console, str(e), "red")
+        sys.exit(BAD_INPUT)
+    is_refused = strict and bool(read.problems or read.left_out)
+    if is_refused:
+        number = len(read.problems) + len(read.left_out)
+        objects = "1 problem" if number == 1 else f"{number} problems"
+        print_text(console, f"{path}: nothing is solved: --strict rejects {objects}:", "red")
+    for problem in read.problems:
+        print_text(console, str(problem), "yellow")
+    for sentence in read.left_out[:MOST_LEFT_OUT]:
+        print_text(console, sentence, "yellow")
+    if len(read.left_out) > MOST_LEFT_OUT:
+        number = len(read.left_out) - MOST_LEFT_OUT
+        print_text(console, f"and {number} more objects that no scheduler reads", "yellow")
+    for notice in read.notices:
+        print_text(console, notice, "dim")
+    if is_refused:
+        sys.exit(BAD_INPUT)
+    return read
+
+
+def _policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
+    """Return the policies, keyed by `--model` value; exit with 2 for duplicate values or names."""
+    found: dict[str, Policy] = {}
+    for model in options.models:
+        if model in found:
+            print_text(console, f"--model {model}: is given twice; give each model once", "red")
+            sys.exit(BAD_INPUT)
+        policy = policy_of(console, model, options.solver, options.plugins_dir)
+        other = next((m for m, p in found.items() if p.name == policy.name), None)
+        if other is not None:
+            message = (
+                f"--model {model}: has the same name as {other}: {policy.name}; give each name once"
+            )
+            print_text(console, message, "red")
+            sys.exit(BAD_INPUT)
+        found[model] = policy
+    return found
+
+
+def _places_of(
+    console: Console, options: Options, policies: Mapping[str, Policy]
+) -> Mapping[str, ModelFiles]:
+    """Return the file paths of each model; exit with 4 if an output file cannot be written."""
+    if len(policies) == 1:
+        found = dict.fromkeys(policies, options.files)
+    else:
+        found = {given: options.files.for_model(policy.name) for given, policy in policies.items()}
+    try:
+        for path in {p for places in found.values() for p in places.written()}:
+            if len(policies) > 1:
+                _make_folder(path.parent)
+            check_writable(path)
+    except KeepError as e:
+        print_text(console, f"{e}; nothing was solved", "red")
+        sys.exit(NOT_KEPT)
+    return found
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise KeepError(
+            f"{folder}: cannot be created: {e.strerror or e}; several models need a folder with a "
+            "file for each"
+        ) from e
+
+
+def _job_of(
+    console: Console,
+    options: Options,
+    model: tuple[str, Policy],
+    identity: InstanceIdentity,
+    places: ModelFiles,
+) -> Job:
+    """Return the solve for one model that the user named.
+
+    The exit code is 2 if the result to resume from is missing, or is for another instance or model.
+    """
+    given, policy = model
+    limits = limits_of(
+        policy,
+        options.time_limit,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        gap=options.gap,
+    )
+    # A command that reproduces the model's result; options for output files are omitted.
+    command = ["optsched", "solve", identity.path, "--model", given]
+    named = {
+        "--solver": options.solver,
+        "--time-limit": options.time_limit,
+        "--gap": options.gap,
+        "--seed": options.seed or None,
+        "--plugins-dir": options.plugins_dir,
+    }
+    for name, value in named.items():
+        if value is not None:
+            command += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    if options.deterministic:
+        command.append("--deterministic")
+    for name in options.names:
+        command += ["--scheduler-name", name]
+    assignment = Assignment(
+        instance=identity,
+        model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
+        parameters=parameters_of(policy, limits, options.names),
+        versions=versions(__version__),
+        command=tuple(command),
+    )
+    earlier = earlier_result(console, places.resume, assignment)
+    return Job(policy, assignment, limits, places, earlier)
 
 
 # --- output --------------------------------------------------------------------------------------
