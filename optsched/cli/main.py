@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final = {
     "compare": Entry(
-        "optsched.cli.replays.compare_command",
+        "optsched.cli.offline.compare_command",
         "Compare models on TRACES.",
     ),
     "completion": Entry(
@@ -32,11 +32,11 @@ COMMANDS: Final = {
         "Run the controllers of queues, jobs and PodGroups.",
     ),
     "demo": Entry(
-        "optsched.cli.trial.demo_command",
+        "optsched.cli.demo_command",
         "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes with 4 CPUs.",
     ),
     "gpu-hours": Entry(
-        "optsched.cli.replays.gpu_hours_command",
+        "optsched.cli.offline.gpu_hours_command",
         "Report the GPU hours of FOLDER by queue and user.",
     ),
     "job": Entry(
@@ -52,7 +52,7 @@ COMMANDS: Final = {
         "Manage JobTemplates, from which JobFlows create jobs.",
     ),
     "local": Entry(
-        "optsched.cli.trial.local_command",
+        "optsched.cli.local_command",
         "Run a Kubernetes control plane on this machine, with emulated nodes.",
     ),
     "pod": Entry(
@@ -68,7 +68,7 @@ COMMANDS: Final = {
         "Run the scheduler for the pods that name it, next to kube-scheduler.",
     ),
     "simulate": Entry(
-        "optsched.cli.replays.simulate_command",
+        "optsched.cli.offline.simulate_command",
         "Replay TRACE in virtual time with the sessions of the live scheduler.",
     ),
     "snapshot": Entry(

@@ -6,7 +6,7 @@ import re
 
 from click.testing import CliRunner
 
-from optsched.cli.trial.demo_command import demo
+from optsched.cli.demo_command import demo
 
 _STUCK = re.compile(r"deadlock: (\d) jobs hold (\d+)/16 CPU, none has its 6 pods")
 

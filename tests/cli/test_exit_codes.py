@@ -452,8 +452,8 @@ def test_processes_of_a_cluster_end_with_1_without_one(tmp_path: Path, name: str
 
 
 def test_a_demo_that_goes_wrong_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optsched.cli.trial.demo_command._as_expected", lambda *_: False)
-    monkeypatch.setattr("optsched.cli.trial.demo_command.JOBS", (1,))
+    monkeypatch.setattr("optsched.cli.demo_command._as_expected", lambda *_: False)
+    monkeypatch.setattr("optsched.cli.demo_command.JOBS", (1,))
     result = CliRunner().invoke(main, ["demo", "--emulated"])
     assert result.exit_code == 1
     assert result.stderr.startswith("not as expected: with gangs every job finishes")

@@ -363,7 +363,7 @@ def test_an_output_that_can_not_be_written_is_told_before_the_replay(
     def replay(*_: object) -> None:
         raise AssertionError("a replay has begun")
 
-    monkeypatch.setattr(f"optsched.cli.replays.{command}_command._Run.play", replay)
+    monkeypatch.setattr(f"optsched.cli.offline.{command}_command._Run.play", replay)
     result = run(*reading(command, FAILURES), option, "/proc/a")
     assert (result.exit_code, result.stdout) == (1, "")
     (told,) = result.stderr.splitlines()

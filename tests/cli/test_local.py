@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.trial.local_command import local
+from optsched.cli.local_command import local
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from optsched import library
-from optsched.cli.replays.simulate_command import simulate
+from optsched.cli.offline.simulate_command import simulate
 from optsched.study.comparison.comparison_table import Comparison
 from tests.support.pages import ROOT, fences
 

@@ -1,1 +1,1 @@
-"""`optsched solve`: solve clusters and benchmark instances from files."""
+"""Commands on files: solve an instance, replay traces, and report GPU hours."""

@@ -26,9 +26,14 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     write_and_report,
 )
-from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import collect_less, files_of_plugins, policy_of
 from optsched.cli.offline.benchmark_instances import OrBenchmark
+from optsched.cli.offline.report_page import (
+    base_definition,
+    check_report,
+    report_option,
+    write_report,
+)
 from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
 from optsched.cli.offline.solve_model import (
     Gap,

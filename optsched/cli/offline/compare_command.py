@@ -27,14 +27,14 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     make_folder,
 )
-from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, shelf_of
-from optsched.cli.replays.replay_options import (
+from optsched.cli.offline.replay_options import (
     describe_unmeasured,
     files_of_traces,
     replay_options,
     show_problems,
 )
+from optsched.cli.offline.report_page import check_report, report_option, write_report
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock

@@ -28,13 +28,18 @@ from optsched.cli.base.path_arguments import (
     make_folder,
     single_model,
 )
-from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
-from optsched.cli.replays.replay_options import (
+from optsched.cli.offline.replay_options import (
     describe_unmeasured,
     files_of_traces,
     replay_options,
     show_problems,
+)
+from optsched.cli.offline.report_page import (
+    base_definition,
+    check_report,
+    report_option,
+    write_report,
 )
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError

@@ -1,1 +1,0 @@
-"""Commands to try the scheduler on one machine: a local control plane and a demo."""
