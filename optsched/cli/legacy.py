@@ -17,7 +17,7 @@ from optsched.api.kinds import JOB, QUEUE, Ref
 from optsched.cli.base.command_errors import EndingCommand
 from optsched.cli.base.connection import call_cluster, cluster_options, listed, read
 from optsched.cli.base.options import output_option, show_list
-from optsched.cli.objects.job_actions import (
+from optsched.cli.objects.job_commands import (
     ABORT,
     RESUME,
     order,

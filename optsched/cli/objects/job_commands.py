@@ -1,26 +1,55 @@
-"""`optsched job`: commands for jobs."""
+"""`optsched job`: create, list, view, explain, watch, suspend, resume and delete jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched.api.kinds import JOB
+from optsched.api.job import JobPhase, parse_job
+from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, QUEUE, Ref
 from optsched.cli.base.command_errors import Group
-from optsched.cli.base.connection import cluster_options
-from optsched.cli.base.console import print_text, remarks
-from optsched.cli.base.options import output_option, tenant_claim_options
-from optsched.cli.objects.job_actions import (
-    ABORT,
-    RESUME,
-    order,
-    remove,
-    show_job,
-    show_jobs,
-    show_standing_jobs,
-    submit,
-    watch_job,
+from optsched.cli.base.connection import (
+    Exit,
+    Failure,
+    absent,
+    call_cluster,
+    check_named,
+    cluster_options,
+    create,
+    if_allowed,
+    listed,
+    listed_in,
+    read,
+)
+from optsched.cli.base.console import echo, print_text, remarks
+from optsched.cli.base.options import (
+    JSON,
+    NAME,
+    TABLE,
+    WIDE,
+    YAML,
+    as_stored,
+    output_option,
+    print_change,
+    show_list,
+    show_rows,
+    show_stored,
+    tenant_claim_options,
+    with_namespace,
+    with_queues,
+    written,
+)
+from optsched.cli.objects.describe import (
+    EVENT_HEADINGS,
+    HIDDEN_REFUSALS,
+    UNMADE,
+    description,
+    event_rows,
+    refusals,
+    still_refused,
+    why_unmade,
 )
 from optsched.cli.objects.manifests import (
     AMOUNTS,
@@ -28,15 +57,41 @@ from optsched.cli.objects.manifests import (
     DEFAULT_AMOUNTS,
     JobFlags,
     check_manifests,
+    command_manifest,
     file_option,
     job_manifest,
     read_manifests,
 )
+from optsched.cli.objects.pod_commands import find_queue_of_job, queues_of_groups
+from optsched.cli.objects.table_columns import (
+    JOBS,
+    Table,
+    decode_job,
+    name_of,
+    namespace_of,
+    with_positions,
+)
 from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
 from optsched.cli.services.service_options import Duration
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from optsched.cli.base.connection import Place
+    from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.kube.client.client import Client
+
+    Raw = Mapping[str, Any]
+
+ABORT: Final = "AbortJob"
+RESUME: Final = "ResumeJob"
+ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
+"""Final phases of a job, and the phase Aborted, which only a Command can end."""
+
+_FINISHED: Final = ENDS[:3]
+_SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
+_WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
 
 @click.group(cls=Group)
@@ -90,6 +145,19 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     submit(place, form, jobs, namespace)
 
 
+def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
+    """Create jobs, and print one line per created job."""
+
+    async def create_job(client: Client) -> None:
+        for obj in jobs:
+            inside = namespace or namespace_of(obj) or client.namespace
+            body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
+            kept = await create(client, Ref(JOB, inside, name_of(obj)), body)
+            print_change(JOB, kept, form, f"run job {name_of(kept)} successfully")
+
+    call_cluster(place, create_job)
+
+
 # --- list ----------------------------------------------------------------------------------------
 
 
@@ -105,17 +173,104 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     "-l", "--labels", default="", help="Only jobs with these labels, such as team=vision."
 )
 @click.option(
-    "--position", "placed", is_flag=True, help="Add queue positions; reads the whole cluster."
+    "--position",
+    "with_position",
+    is_flag=True,
+    help="Add queue positions; reads the whole cluster.",
 )
 def list_jobs(
-    place: Place, form: str, namespace: str, *, all_namespaces: bool, placed: bool, **which: str
+    place: Place,
+    form: str,
+    namespace: str,
+    *,
+    all_namespaces: bool,
+    with_position: bool,
+    **which: str,
 ) -> None:
     """List jobs."""
-    inside = None if all_namespaces else namespace
-    (show_standing_jobs if placed else show_jobs)(place, form, inside, which)
+    show_jobs(
+        place, form, None if all_namespaces else namespace, which, with_position=with_position
+    )
 
 
-# --- view ----------------------------------------------------------------------------------------
+def show_jobs(
+    place: Place,
+    form: str,
+    namespace: str | None,
+    which: Mapping[str, str],
+    *,
+    with_position: bool = False,
+) -> None:
+    """Print the jobs of a namespace, or of all namespaces for None.
+
+    `which` holds the filters queue, scheduler, selector and labels. The table without `-o wide` has
+    the columns of `vcctl`. `with_position` adds queue positions, for which the whole cluster is
+    read. The reasons why pods were rejected follow the table.
+    """
+
+    async def read_jobs(
+        client: Client,
+    ) -> tuple[list[Any], Mapping[tuple[str, str], str], list[Any], Cluster | None]:
+        cluster = None
+        if with_position:
+            from optsched.cli.inspect.cluster_state import read_cluster
+
+            # A user without permission to read the cluster gets this error and no other remarks.
+            cluster = await read_cluster(client)
+        wants_queues = bool(which.get("queue")) or form == WIDE
+        queues = await queues_of_groups(client, namespace) if wants_queues else {}
+        found = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+        jobs = [obj for obj in found if matches_filters(obj, which, queues)]
+        if not jobs:
+            await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
+        if form not in (TABLE, WIDE) or not jobs:
+            return jobs, queues, [], cluster
+        reading = refusals(client, "" if namespace is None else namespace or client.namespace)
+        return jobs, queues, await if_allowed(reading, HIDDEN_REFUSALS, []), cluster
+
+    found, queues, events, cluster = call_cluster(place, read_jobs)
+    table = JOBS
+    if cluster is not None:
+        from optsched.cli.inspect.explain_job import positions
+
+        table = with_positions(JOBS, positions(cluster, found))
+    jobs, messages = [], []
+    for obj in found:
+        job, _ = parse_job(obj)
+        refusal = why_unmade(job, events) if job is not None else ""
+        messages.append(refusal)
+        if refusal and form == WIDE:
+            # The wide table shows why the API server rejected the pods of a job.
+            status = obj.get("status") or {}
+            state = {**status.get("state", {}), "reason": UNMADE, "message": refusal}
+            obj = {**obj, "status": {**status, "state": state}}
+        jobs.append(obj)
+    table = with_queues(table, lambda job: find_queue_of_job(job, queues))
+    show_list(JOB, jobs, form, with_namespace(table) if namespace is None else table)
+    for obj, refusal in zip(found, messages, strict=True):
+        if refusal and form == TABLE:
+            print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
+
+
+def matches_filters(
+    obj: Raw, which: Mapping[str, str], queues: Mapping[tuple[str, str], str]
+) -> bool:
+    """Return whether a job matches the filters on queue, scheduler and name.
+
+    `queues` holds the queue of each PodGroup, keyed by (namespace, name).
+    """
+    parsed, _ = parse_job(obj)
+    if parsed is None:
+        return False
+    queue, scheduler = which.get("queue", ""), which.get("scheduler", "")
+    return (
+        queue in ("", find_queue_of_job(obj, queues))
+        and scheduler in ("", parsed.spec.scheduler_name)
+        and which.get("selector", "") in parsed.meta.name
+    )
+
+
+# --- view and explain ----------------------------------------------------------------------------
 
 
 @job.command("view")
@@ -127,7 +282,54 @@ def view(place: Place, form: str, target: Target) -> None:
     show_job(place, form, target)
 
 
-# --- explain -------------------------------------------------------------------------------------
+def show_job(place: Place, form: str, target: Target) -> None:
+    """Print a job as a description with events, or, in other formats, as the stored object."""
+    wants_all = form in (TABLE, WIDE)
+
+    async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
+        obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        if not wants_all:
+            return obj, (), ""
+        about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
+        fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
+        reading = listed(client, EVENT, namespace_of(obj), fields=fields)
+        events: Sequence[Raw] = await if_allowed(reading, "the events are not shown", ())
+        why = _why_pending(client, obj, events)
+        return obj, events, await if_allowed(why, "the reason why the job waits is not shown", "")
+
+    obj, events, why = call_cluster(place, read_job)
+    if not wants_all:
+        show_stored(JOB, obj, form)
+        return
+    for line in description(as_stored(JOB, obj), {"waitsBecause": why} if why else {}):
+        echo(line)
+    if not events:
+        echo("Events:  <none>")
+        return
+    from optsched.kube.runtime.timing import SystemClock
+
+    echo("Events:")
+    show_rows(EVENT_HEADINGS, event_rows(events, SystemClock().now_ms()))
+
+
+async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
+    """Return why some pods of a job are not created or not bound; empty if unknown."""
+    from optsched.kube.client.errors import NotFound
+
+    parsed = decode_job(obj)
+    if refusal := why_unmade(parsed, await still_refused(client, events)):
+        return f"{UNMADE}: {refusal}"
+    if parsed.status.phase is not JobPhase.PENDING:
+        return ""
+    name = f"{parsed.meta.name}-{parsed.meta.uid}"
+    try:
+        group = await client.read(Ref(POD_GROUP, parsed.meta.namespace, name))
+    except NotFound:
+        return ""
+    for condition in (group.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""
 
 
 @job.command("explain")
@@ -182,6 +384,29 @@ def resume(place: Place, form: str, target: Target) -> None:
     order(place, form, target, RESUME)
 
 
+def order(place: Place, form: str, target: Target, action: str) -> None:
+    """Create a Command, with which the job controller performs an action on a job.
+
+    The Command is created even if the job is already in the requested state, because an earlier
+    Command may still be pending.
+    """
+
+    async def ordered(client: Client) -> tuple[Raw, str]:
+        inside = target.inside(client)
+        obj = await read(client, Ref(JOB, inside, target.name))
+        phase = decode_job(obj).status.phase
+        if phase in _FINISHED:
+            text = f"job {target.name} is {phase}: there is nothing to {_WORDS[action]}"
+            raise Failure(text, Exit.CONFLICT)
+        manifest = command_manifest(JOB, obj, action, inside)
+        command = await create(client, Ref(COMMAND, inside, ""), manifest)
+        return command, phase if (phase in _SUSPENDED) is (action == ABORT) else ""
+
+    command, phase = call_cluster(place, ordered)
+    done = f"{_WORDS[action]} job {target.name} successfully"
+    print_change(COMMAND, command, form, f"job {target.name} is {phase} already" if phase else done)
+
+
 @job.command("delete")
 @cluster_options
 @output_option()
@@ -191,7 +416,23 @@ def delete(place: Place, form: str, target: Target) -> None:
     remove(place, form, target, "delete")
 
 
+def remove(place: Place, form: str, target: Target, word: str) -> None:
+    """Delete a job and print a message; `word` is the verb of this message."""
+
+    async def removed(client: Client) -> Raw:
+        ref = Ref(JOB, target.inside(client), target.name)
+        obj = await read(client, ref)
+        await client.delete(ref, obj["metadata"]["uid"])
+        return obj
+
+    print_change(JOB, call_cluster(place, removed), form, f"{word} job {target.name} successfully")
+
+
 # --- watch ---------------------------------------------------------------------------------------
+
+_CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
+_WIDTHS: Final = (12, 10, 10, 12, 9, 10)
+"""Widths of the columns after the name; fixed, because rows are printed one by one."""
 
 
 @job.command("watch")
@@ -205,4 +446,56 @@ def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
     0: the job has completed. 1: the job has failed, or was aborted or terminated. 3: the job was
     deleted. 7: the job did not finish before the timeout.
     """
-    watch_job(place, form, target, timeout)
+    timeout_s = None if timeout is None else timeout / 1000
+
+    async def watched(client: Client) -> JobPhase:
+        ref = Ref(JOB, target.inside(client), target.name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _until_the_end(client, ref, form)
+        except TimeoutError as e:
+            raise Failure(f"job {target.name} did not end in time", Exit.TIMEOUT) from e
+
+    phase = call_cluster(place, watched)
+    if phase is not JobPhase.COMPLETED:
+        raise Failure(f"job {target.name} is {phase}")
+
+
+async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
+    from optsched.kube.cache.reflector import watch_object
+
+    # If the server is unreachable, a read fails, while a watch would retry forever.
+    await read(client, ref)
+    last: list[str] = []
+    async for state in watch_object(
+        client, ref, lambda error: print_text(remarks(), f"{error}; retrying", "dim")
+    ):
+        if state is None:
+            if not last:
+                raise absent(ref)
+            message = f"job {ref.name} was deleted while it was {last[1]}"
+            raise Failure(message, Exit.NOT_FOUND)
+        phase = decode_job(state).status.phase
+        shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
+        cells = Table(JOBS.read, shown).row(state, 0, wide=False)
+        if cells != last:
+            if form in (TABLE, WIDE):
+                if not last:
+                    echo(change_line(_CHANGES, len(cells[0])))
+                echo(change_line(cells, len(cells[0])))
+            elif form == JSON:
+                echo(write_json(as_stored(JOB, state), sort_keys=True))
+            elif form == YAML:
+                echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
+            last = cells
+        if phase in ENDS:
+            if form == NAME:
+                show_stored(JOB, state, NAME)
+            return phase
+    raise absent(ref)
+
+
+def change_line(cells: Sequence[str], name_width: int) -> str:
+    """Format a row of `job watch` with aligned cells."""
+    widths = (max(name_width, len(_CHANGES[0])) + 3, *_WIDTHS)
+    return "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

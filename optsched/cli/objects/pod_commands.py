@@ -1,4 +1,8 @@
-"""`optsched pod`: commands for the pods of jobs and queues."""
+"""`optsched pod`, and the queues to which jobs and pods belong.
+
+A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
+may have replaced the PodGroup's queue with the namespace's queue, or a user may have changed it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.api.kinds import JOB, POD, QUEUE, Ref
-from optsched.api.wellknown import JOB_NAME
+from optsched.api.job import parse_job
+from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
+from optsched.api.wellknown import ADMITTED_QUEUE, DEFAULT_QUEUE, JOB_NAME
 from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import (
     Exit,
@@ -15,12 +20,15 @@ from optsched.cli.base.connection import (
     call_cluster,
     check_named,
     cluster_options,
+    if_allowed,
+    listed,
     listed_in,
 )
 from optsched.cli.base.options import WIDE, output_option, show_list, with_namespace, with_queues
-from optsched.cli.objects.queue_membership import find_queue_of_pod, queues_of_groups
-from optsched.cli.objects.table_columns import PODS
+from optsched.cli.objects.table_columns import PODS, name_of, namespace_of, queue_of_pod
 from optsched.cli.objects.target_names import names_of, namespace_option
+from optsched.controllers.job.object_names import group_name
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, gang_named_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
+    Queues = Mapping[tuple[str, str], str]
 
 
 @click.group(cls=Group)
@@ -80,3 +89,39 @@ def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], s
     `queues` holds the queue of each PodGroup, keyed by (namespace, name).
     """
     return [pod for pod in pods if queue in ("", find_queue_of_pod(pod, queues))]
+
+
+async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
+    """Return the queue of each PodGroup, keyed by (namespace, name).
+
+    If `namespace` is None, all namespaces are read; if it is empty, the current context's
+    namespace. The result is empty if the user may not list PodGroups.
+    """
+    inside = "" if namespace is None else namespace or client.namespace
+    subject = "queues set by admission are not shown"
+    found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), subject, [])
+    return {
+        (namespace_of(group), name_of(group)): (group.get("spec") or {}).get("queue")
+        or DEFAULT_QUEUE
+        for group in found
+    }
+
+
+def find_queue_of_job(obj: Raw, queues: Queues) -> str:
+    """Return the queue of a job's PodGroup, or the job's own queue if the PodGroup is unknown."""
+    job, _ = parse_job(obj)
+    if job is None:
+        return ""
+    return queues.get((job.meta.namespace, group_name(job))) or job.spec.queue or DEFAULT_QUEUE
+
+
+def find_queue_of_pod(pod: Raw, queues: Queues) -> str:
+    """Return a pod's queue; "" if the pod belongs to another scheduler and names no queue.
+
+    The queue of a bound pod is the queue in which it was admitted.
+    """
+    spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
+    admitted = annotations.get(ADMITTED_QUEUE) if spec.get("nodeName") else None
+    grouped = queues.get((namespace_of(pod), gang_named_by(annotations, spec)))
+    default = DEFAULT_QUEUE if spec.get("schedulerName") in SCHEDULER_NAMES else ""
+    return str(admitted or grouped or queue_of_pod(pod) or default)
