@@ -1,8 +1,4 @@
-"""`optsched what-if`: predict the placement of jobs that are not in the cluster.
-
-The API server admits jobs, PodGroups and pods in a dry run. This module checks ResourceQuotas
-itself, because the API server does not count a dry run as quota usage.
-"""
+"""`optsched what-if`: predict the placement of jobs that are not in the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.crds import unknown_fields
-from optsched.api.fields import Fields
 from optsched.api.kinds import (
     CRON_JOB,
     JOB,
@@ -43,6 +38,7 @@ from optsched.cli.base.options import (
 )
 from optsched.cli.base.path_arguments import InputPath, ModelSource, Source, single_model
 from optsched.cli.base.session_context import session_context
+from optsched.cli.inspect.admission_checks import UID, DryRun, QuotaUsage
 from optsched.cli.inspect.cluster_state import (
     MODEL,
     classes_in,
@@ -51,15 +47,11 @@ from optsched.cli.inspect.cluster_state import (
     live_options,
     policy_for,
 )
-from optsched.cli.inspect.dry_run import UID, DryRun
-from optsched.cli.inspect.scoped_quotas import read_quotas
 from optsched.cli.objects.manifests import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
-from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job
-from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
     SCHEDULER_NAMES,
@@ -67,7 +59,6 @@ from optsched.formats.codec.pods.reader import (
     gang_named_by,
     is_gang_of_bare_pod,
 )
-from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
@@ -79,107 +70,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.cli.inspect.cluster_state import Cluster
-    from optsched.cli.inspect.scoped_quotas import ScopedQuota
     from optsched.cli.objects.manifests import Part
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
     from optsched.study.prediction.hypothetical_jobs import Predictions
-
-
-# --- ResourceQuotas ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Charge:
-    """How much new pods would increase a ResourceQuota's usage of one resource."""
-
-    quota: str
-    resource: str
-    hard: int
-    used: int
-    request: int
-
-    @property
-    def exceeds(self) -> bool:
-        """Whether the request exceeds the unused part of the quota."""
-        return self.used + self.request > self.hard
-
-    def texts(self) -> tuple[str, str, str]:
-        """Format the allowed, used and requested amounts for messages."""
-        allowed, used, request = (
-            amount_text(self.resource, amount) for amount in (self.hard, self.used, self.request)
-        )
-        return allowed, used, request
-
-
-class Usage:
-    """The ResourceQuota usage of the cluster and of the hypothetical pods added so far."""
-
-    def __init__(self, quotas: Sequence[ScopedQuota]) -> None:
-        self._quotas = quotas
-        self._requested: dict[tuple[str, str], int] = {}
-
-    def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods to the usage. If they exceed a quota, return why and whether they never fit."""
-        charges = self._list_charges(namespace, pods)
-        self._charge(charges)
-        over = next((charge for charge in charges if charge.exceeds), None)
-        if over is None:
-            return None
-        allowed, used, request = over.texts()
-        message = (
-            f"the ResourceQuota {over.quota} allows {allowed}: {used} are in use, "
-            f"the pods that must start together request {request}"
-        )
-        return Reason(ReasonCode.QUOTA, message), over.request > over.hard
-
-    def add_fitting(self, namespace: str, pods: Sequence[Raw]) -> tuple[list[Raw], Reason | None]:
-        """Add each pod that fits; return the added pods, and why the other pods do not fit."""
-        kept: list[Raw] = []
-        first: _Charge | None = None
-        for pod in pods:
-            charges = self._list_charges(namespace, [pod])
-            over = next((charge for charge in charges if charge.exceeds), None)
-            if over is None:
-                self._charge(charges)
-                kept.append(pod)
-            first = first or over
-        if first is None:
-            return kept, None
-        number = len(pods) - len(kept)
-        what = "1 pod is" if number == 1 else f"{number} pods are"
-        allowed, used, request = first.texts()
-        message = (
-            f"{what} not created: the ResourceQuota {first.quota} allows {allowed}: {used} are in "
-            f"use including the other pods, and one more pod requests {request}"
-        )
-        return kept, Reason(ReasonCode.QUOTA, message)
-
-    def _list_charges(self, namespace: str, pods: Sequence[Raw]) -> list[_Charge]:
-        usages = []
-        for pod in pods:
-            fields = Fields(pod, POD_SCHEMA, "", [])
-            spec = fields.record("spec")
-            usages.append(pod_usage(spec, pod_request(spec, fields.record("status"))))
-        charges = []
-        for scoped in (q for q in self._quotas if q.quota.namespace == namespace):
-            quota = scoped.quota
-            total: Counter[str] = Counter()
-            for pod, usage in zip(pods, usages, strict=True):
-                if scoped.counts(pod):
-                    total.update(usage)
-            for name, hard in quota.hard:
-                before = amount_of(quota.used, name) + self._requested.get((quota.key, name), 0)
-                if request := total.get(name, 0):
-                    charges.append(_Charge(quota.key, name, hard, before, request))
-        return charges
-
-    def _charge(self, charges: Iterable[_Charge]) -> None:
-        for each in charges:
-            key = (each.quota, each.resource)
-            self._requested[key] = self._requested.get(key, 0) + each.request
 
 
 MOST_OTHERS: Final = 5
@@ -603,7 +499,7 @@ class _Limited:
 
 def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
     """Keep a request's pods, in order of creation, as long as they fit into the ResourceQuotas."""
-    usage = Usage(read_quotas([*objects, *request.objects]))
+    usage = QuotaUsage([*objects, *request.objects])
     over: dict[str, tuple[Reason, bool]] = {}
     beyond: dict[str, tuple[Reason, int]] = {}
     gangs: list[_Gang] = []
