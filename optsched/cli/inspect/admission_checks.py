@@ -28,8 +28,7 @@ from optsched.controllers.job.preview import Expanded, expand_job
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pod_limits import parse_quota
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
-from optsched.plugins.wording import amount_text
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MEMORY, amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -64,7 +64,7 @@ from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
 from optsched.study.prediction.queue_position import PredictionSettings
-from optsched.units import amount_text, format_time
+from optsched.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
