@@ -14,7 +14,7 @@ from optsched.cli.services.service_options import translate
 from optsched.controllers import hypernode
 from optsched.kube.controllers import process as controlling
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
-from optsched.kube.serving.certificate_sources import CertificateFiles
+from optsched.kube.serving.certificates import CertificateFiles
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.serving.tls_listener import Address
 

@@ -18,7 +18,7 @@ from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE
 from optsched.cli.commands import codes_of
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client.client import connect
-from optsched.kube.serving.certificate_sources import ServedCertificate
+from optsched.kube.serving.certificates import ServedCertificate
 from tests.cli import test_bad_input as inputs
 from tests.cli.test_bad_input import INPUTS, KUBECONFIG, PACKING, SUFFIXES, TRACE, Input
 from tests.cli.test_compare import ONE_NODE

@@ -16,7 +16,7 @@ from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.kube.client.client import ConfigError
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
 from optsched.kube.scheduler import process as live
-from optsched.kube.serving.certificate_sources import CertificateFiles
+from optsched.kube.serving.certificates import CertificateFiles
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.serving.tls_listener import Address
 from optsched.policy.policy import SolverKind

@@ -11,7 +11,7 @@ from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
 from optsched.kube.client.client import ConfigError
 from optsched.kube.client.listing import Ref
-from optsched.kube.serving.certificate_sources import CertificateFiles
+from optsched.kube.serving.certificates import CertificateFiles
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.serving.tls_listener import Address
 from optsched.kube.webhook import process as webhooking

@@ -36,7 +36,7 @@ def service_errors() -> Iterator[None]:
     """Exit with 2 if a policy or certificate is invalid, 1 for cluster, address and file errors."""
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.client import ConfigError
-    from optsched.kube.serving.certificate_sources import CertificateError
+    from optsched.kube.serving.certificates import CertificateError
 
     try:
         yield
@@ -366,7 +366,7 @@ def _parse_address(text: str) -> Address:
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
     """Return the settings for metrics over TLS, or None if no certificate is given."""
-    from optsched.kube.serving.certificate_sources import CertificateFiles
+    from optsched.kube.serving.certificates import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
 
     certificate, key = given["metrics_tls_cert_file"], given["metrics_tls_private_key_file"]

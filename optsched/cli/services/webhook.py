@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
-    from optsched.kube.serving.certificate_sources import CertificateFiles
+    from optsched.kube.serving.certificates import CertificateFiles
 
 GATING: Final = "SchedulingGatesQueueAdmission"
 """The only Volcano feature gate that has an effect in optsched."""
@@ -315,7 +315,7 @@ def _check_config(path: Path | None) -> Path | None:
 
 
 def _read_certificate_files(given: Mapping[str, Any]) -> CertificateFiles | None:
-    from optsched.kube.serving.certificate_sources import CertificateFiles
+    from optsched.kube.serving.certificates import CertificateFiles
 
     certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
     if certificate is None and key is None:

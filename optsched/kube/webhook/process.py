@@ -14,7 +14,7 @@ from optsched.kube.client.client import connect
 from optsched.kube.client.errors import KubeError
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals
 from optsched.kube.runtime.timing import SystemClock, Timing
-from optsched.kube.serving.certificate_sources import (
+from optsched.kube.serving.certificates import (
     SecretCredentials,
     ServedCertificate,
     trust_authority,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.admission.world import Settings as Rules
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Ref
-    from optsched.kube.serving.certificate_sources import CertificateFiles
+    from optsched.kube.serving.certificates import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
 

@@ -11,15 +11,15 @@ from optsched.admission.services import SERVICE_OF, configuration, configuration
 from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.serving.certificate_sources import (
+from optsched.kube.serving.certificates import (
     MAX_CONFLICTS,
     CertificateError,
     CertificateFiles,
     SecretCredentials,
     authority_secret_ref,
+    renew_credentials,
     trust_authority,
 )
-from optsched.kube.serving.certificates import renew_credentials
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:

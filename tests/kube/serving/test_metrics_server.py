@@ -15,16 +15,17 @@ from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.runtime.timing import Timing
-from optsched.kube.serving.certificate_sources import CertificateFiles
-from optsched.kube.serving.certificates import Credentials, renew_credentials
-from optsched.kube.serving.metrics_access import (
+from optsched.kube.serving.certificates import CertificateFiles, Credentials, renew_credentials
+from optsched.kube.serving.metrics_server import (
     ALLOWED_S,
     MAX_CACHED,
     MAX_REVIEWS,
     REFUSED_S,
     MetricsAccess,
+    SecureMetrics,
+    ServingAddresses,
+    serve_process,
 )
-from optsched.kube.serving.metrics_server import SecureMetrics, ServingAddresses, serve_process
 from optsched.kube.serving.tls_listener import Address
 from optsched.local.files import shipped
 from tests.kube.fakes import FakeClock
