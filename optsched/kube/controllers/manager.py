@@ -20,10 +20,15 @@ from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.queue import groups_by_phase
 from optsched.kube.cache.object_store import Store, StoreFollower
 from optsched.kube.client.errors import KubeError
-from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
-from optsched.kube.controllers.external_probes import UfmClient, is_answered
+from optsched.kube.controllers.executor import (
+    Executor,
+    ExecutorContext,
+    Stale,
+    UfmClient,
+    is_answered,
+)
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.runtime.work_queue import WorkQueue
+from optsched.kube.runtime.work_queues import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import (

@@ -19,7 +19,7 @@ from optsched.api.kinds import EVENT
 from optsched.api.wellknown import FULL_MESSAGE
 from optsched.kube.client.errors import AlreadyExists, NotFound
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.units import format_time
 from optsched.units.plaintext import printable
 

@@ -49,11 +49,10 @@ from optsched.kube.client.errors import (
     TooMany,
 )
 from optsched.kube.client.listing import Ref, pod_ref
-from optsched.kube.runtime.write_queue import WriteQueue
-from optsched.kube.scheduler.disruption import DisruptionReset, mark_disruption
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
-from optsched.kube.scheduler.status_writer import write_key
+from optsched.kube.scheduler.status_writer import DisruptionReset, mark_disruption, write_key
 from optsched.plugins.eviction.victims import Claims, covers
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Leadership
-    from optsched.kube.runtime.write_queue import WriteQueue
+    from optsched.kube.runtime.work_queues import WriteQueue
     from optsched.kube.scheduler.binder import LiveBinder
     from optsched.kube.scheduler.evictor import Evictor
     from optsched.kube.scheduler.metrics import Metrics

@@ -23,7 +23,7 @@ from optsched.kube.runtime.lifecycle import (
 )
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.timing import SystemClock, Timing
-from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies

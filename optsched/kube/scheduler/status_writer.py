@@ -2,6 +2,10 @@
 
 `RefusedWrites` handles writes that the API server rejects, for example because a webhook denies a
 status.
+
+A pod that is deleted despite its disruption budgets needs the condition DisruptionTarget. The
+eviction API sets this condition before it deletes a pod, so that job controllers do not count the
+pod as failed.
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.api.json_fields import uid_of, version_of, with_condition
 from optsched.api.kinds import NODE_SHARD, POD, POD_GROUP, QUEUE
 from optsched.api.serialize import nodeshard_status_patch
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.pods.reader import is_standing
 from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import (
@@ -24,8 +30,8 @@ from optsched.kube.scheduler.bind_preparation import (
     deallocate_claim,
     open_gate_unplaced,
 )
-from optsched.kube.scheduler.disruption import DisruptionReset, reset_disruption
 from optsched.kube.scheduler.status import StatusPatch
+from optsched.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
     from optsched.api.hypernode import NodeShard
+    from optsched.api.json_fields import Manifest
     from optsched.api.kinds import Kind
     from optsched.cluster.node_parts import Sharding
     from optsched.kube.cache.cluster_cache import ClusterCache
@@ -41,7 +48,82 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
     from optsched.kube.scheduler.binder import GangBackoff
 
+
 log = logging.getLogger(__name__)
+
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+BY_SCHEDULER: Final = "PreemptionByScheduler"
+"""The condition's reason, which Kubernetes also uses (`PodReasonPreemptionByScheduler`)."""
+
+NOT_DELETED: Final = "DeletionWithdrawn"
+_MAX_CONFLICTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionReset:
+    """How to reset the condition of a pod that was marked for deletion but keeps running.
+
+    `uid` is the pod's UID. `now_ms` is the time in milliseconds since the Unix epoch. `message`
+    gives the cause.
+    """
+
+    ref: Ref
+    uid: str
+    now_ms: int
+    message: str
+
+
+async def mark_disruption(
+    api: Client, ref: Ref, pod: Manifest, known: Manifest, message: str, now_ms: int
+) -> Raw:
+    """Set a pod's condition DisruptionTarget to True; return the stored pod.
+
+    `known` is the metadata that the stored pod must match; otherwise the patch fails with
+    `Conflict`.
+    """
+    condition = _condition("True", BY_SCHEDULER, message, now_ms)
+    body = {"metadata": known, "status": {"conditions": with_condition(pod, condition)}}
+    return await api.patch(ref, body, "status")
+
+
+async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
+    """Set the condition DisruptionTarget to False, unless the pod has finished or terminates."""
+    for left in reversed(range(_MAX_CONFLICTS)):
+        pod = await api.read(reset.ref)
+        if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):
+            return
+        condition = _condition("False", NOT_DELETED, reset.message, reset.now_ms)
+        body = {
+            "metadata": {"uid": reset.uid, "resourceVersion": version_of(pod)},
+            "status": {"conditions": with_condition(pod, condition)},
+        }
+        try:
+            await api.patch(reset.ref, body, "status")
+        except Conflict:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _is_marked(pod: Manifest) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(
+        (each.get("type"), each.get("status"), each.get("reason"))
+        == (DISRUPTION_TARGET, "True", BY_SCHEDULER)
+        for each in conditions
+    )
+
+
+def _condition(status: str, reason: str, message: str, now_ms: int) -> Raw:
+    return {
+        "type": DISRUPTION_TARGET,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": format_time(now_ms),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,8 @@ from optsched.kube.serving.certificates import (
     trust_authority,
 )
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
-from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.server import Reviewer, application, serve_reviews
-from optsched.kube.webhook.template_validator import TemplateValidator
-from optsched.kube.webhook.world import LiveWorld
+from optsched.kube.webhook.server import Reviewer, WebhookMetrics, application, serve_reviews
+from optsched.kube.webhook.world import LiveWorld, TemplateValidator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,19 +1,23 @@
-"""The objects that admission rules read, kept up to date by watches."""
+"""What reviews read from the API server: watched objects, and dry runs of pod templates."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
+from optsched.admission.review import Question, TemplateQuestion, TemplateVerdict
+from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, POD_TEMPLATE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE
 from optsched.kube.cache.object_store import Store, StoreFollower
-from optsched.kube.client.errors import KubeError, NotFound
+from optsched.kube.client.errors import KubeError, NotFound, Rejected
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from optsched.api.kinds import Kind
     from optsched.api.queue import Queue
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
+
 
 KINDS: Final = (QUEUE, NAMESPACE, PRIORITY_CLASS, JOB_TEMPLATE)
 
@@ -123,3 +128,98 @@ class LiveWorld:
             siblings.pop(old.name)
             if not siblings:
                 del self._children[old.parent]
+
+
+MAX_CACHED: Final = 4096
+"""Maximum number of accepted templates to remember, by their digests."""
+
+CACHED_S: Final = 600.0
+"""Seconds for which an accepted template is remembered; an upgraded server may reject it later."""
+
+MAX_DRY_RUNS: Final = 32
+"""Maximum number of concurrent dry runs in all reviews together."""
+
+MAX_DRY_RUNS_OF_REVIEW: Final = 8
+"""Maximum number of concurrent dry runs in one review, so that large jobs do not block others."""
+
+
+class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
+    """Verdicts on the templates that the API server accepted; safe to read from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._verdicts: OrderedDict[str, tuple[float, TemplateVerdict]] = OrderedDict()
+
+    def __getitem__(self, question: object) -> TemplateVerdict:
+        if not isinstance(question, TemplateQuestion):
+            raise KeyError(question)
+        end_s, verdict = self._verdicts[question.digest]
+        if self._clock.monotonic() >= end_s:
+            raise KeyError(question)
+        return verdict
+
+    def __iter__(self) -> Iterator[Question]:
+        """Yield nothing, because the cache holds only template digests."""
+        return iter(())
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def add(self, question: TemplateQuestion, verdict: TemplateVerdict) -> None:
+        """Remember a verdict for `CACHED_S`; beyond `MAX_CACHED` verdicts, drop the oldest."""
+        self._verdicts[question.digest] = (self._clock.monotonic() + CACHED_S, verdict)
+        self._verdicts.move_to_end(question.digest)
+        if len(self._verdicts) > MAX_CACHED:
+            self._verdicts.popitem(last=False)
+
+
+class TemplateValidator:
+    """Validates pod templates by dry runs on the API server.
+
+    A dry run creates a PodTemplate without storing it. This project's webhooks do not review
+    PodTemplates, so no review waits for another review.
+
+    `namespace` is a namespace in which this process may create PodTemplates; it does not affect the
+    result.
+    """
+
+    def __init__(self, api: Client, namespace: str, clock: Clock) -> None:
+        self._api = api
+        self._ref = Ref(POD_TEMPLATE, namespace, "")
+        self.accepted = AcceptedTemplates(clock)
+        self._slots = asyncio.Semaphore(MAX_DRY_RUNS)
+
+    async def validate(
+        self, questions: Iterable[TemplateQuestion]
+    ) -> dict[TemplateQuestion, TemplateVerdict]:
+        """Return a verdict for each template; raises KubeError if the server gives no verdict."""
+        verdicts: dict[TemplateQuestion, TemplateVerdict] = {}
+        waiting = iter(questions)
+
+        async def validate_in_turn() -> None:
+            for question in waiting:
+                verdict = self.accepted.get(question)
+                if verdict is None:
+                    body = {
+                        "apiVersion": POD_TEMPLATE.api_version,
+                        "kind": POD_TEMPLATE.kind,
+                        "metadata": {"generateName": "optsched-"},
+                        "template": question.template,
+                    }
+                    try:
+                        async with self._slots:
+                            warnings = await self._api.validate(self._ref, body)
+                    except Rejected as e:
+                        verdict = TemplateVerdict(e.causes or (("", e.message or e.title),))
+                    else:
+                        verdict = TemplateVerdict(warnings=warnings)
+                        self.accepted.add(question, verdict)
+                verdicts[question] = verdict
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(MAX_DRY_RUNS_OF_REVIEW):
+                    group.create_task(validate_in_turn())
+        except* KubeError as errors:
+            raise errors.exceptions[0] from None
+        return verdicts

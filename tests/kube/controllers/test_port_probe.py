@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from optsched.controllers.effects import Question
-from optsched.kube.controllers.external_probes import is_answered
+from optsched.kube.controllers.executor import is_answered
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +42,7 @@ async def test_an_answer_below_400_and_an_open_port_will_do() -> None:
 
 
 async def test_who_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optsched.kube.controllers.external_probes.ANSWER_S", 0.05)
+    monkeypatch.setattr("optsched.kube.controllers.executor.ANSWER_S", 0.05)
 
     gone = asyncio.Event()
 

@@ -11,8 +11,8 @@ import pytest_asyncio
 from optsched.api.kinds import SECRET
 from optsched.controllers.effects import Fabric
 from optsched.kube.client.listing import Ref
-from optsched.kube.controllers import external_probes as asked
-from optsched.kube.controllers.external_probes import UfmClient
+from optsched.kube.controllers import executor as asked
+from optsched.kube.controllers.executor import UfmClient
 from tests.kube.fakes import FakeApi, FakeClock
 from tests.support.ufm import PASSWORD, Ufm
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from optsched.kube.runtime.timing import BackoffSteps
-from optsched.kube.runtime.work_queue import WorkQueue
+from optsched.kube.runtime.work_queues import WorkQueue
 
 pytestmark = pytest.mark.asyncio
 

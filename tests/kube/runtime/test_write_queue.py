@@ -8,7 +8,7 @@ import pytest
 
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, TooMany, Unreachable
 from optsched.kube.runtime.timing import Timing
-from optsched.kube.runtime.write_queue import AWAY_S, MAX_FAULTS, WriteQueue
+from optsched.kube.runtime.work_queues import AWAY_S, MAX_FAULTS, WriteQueue
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.evictor import PATIENCE_S, POLL_S, Evictor, EvictorContext
 from optsched.kube.scheduler.outcomes import evicted

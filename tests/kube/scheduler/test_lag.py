@@ -14,7 +14,7 @@ from optsched.api.kinds import POD
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Changed, Deleted
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, Unreachable
-from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.status_writer import make_writer

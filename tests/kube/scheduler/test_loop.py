@@ -20,7 +20,7 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import EventRecorder
-from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler import loop as module
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.evictor import Evictor, EvictorContext

@@ -17,18 +17,17 @@ from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
 from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
 from optsched.kube.webhook import server
-from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.server import (
     MAX_BODY,
     MAX_BYTES,
     MemoryBudget,
     Reviewer,
     ReviewThreads,
+    WebhookMetrics,
     application,
 )
 from optsched.kube.webhook.server import SMALL as MAX_SMALL
-from optsched.kube.webhook.template_validator import TemplateValidator
-from optsched.kube.webhook.world import KINDS, LiveWorld
+from optsched.kube.webhook.world import KINDS, LiveWorld, TemplateValidator
 from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 

@@ -7,7 +7,7 @@ import pytest
 
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.kube.client.errors import Forbidden, Rejected, Unreachable
-from optsched.kube.webhook.template_validator import (
+from optsched.kube.webhook.world import (
     CACHED_S,
     MAX_CACHED,
     MAX_DRY_RUNS_OF_REVIEW,

@@ -18,10 +18,8 @@ from optsched.admission.services import SERVICES
 from optsched.admission.world import Settings
 from optsched.kube.serving.certificates import Credentials, renew_credentials
 from optsched.kube.serving.tls_listener import Address, ConnectionLimits
-from optsched.kube.webhook.metrics import WebhookMetrics
-from optsched.kube.webhook.server import Reviewer, application, serve_reviews
-from optsched.kube.webhook.template_validator import TemplateValidator
-from optsched.kube.webhook.world import LiveWorld
+from optsched.kube.webhook.server import Reviewer, WebhookMetrics, application, serve_reviews
+from optsched.kube.webhook.world import LiveWorld, TemplateValidator
 from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 from tests.kube.webhook.test_server import queue, review

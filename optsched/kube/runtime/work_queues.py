@@ -1,9 +1,11 @@
-"""A queue of writes, in order of arrival, that keeps only the newest value of each key.
+"""Queues of keys to reconcile, and queues of values to write.
 
-A failed write is retried with a backoff for its key, while other writes continue. Therefore an
-object that a webhook rejects delays no other object. Retries use at most half of the concurrent
-requests. After a server fault, all writes of the same lane (for example, a namespace) count as
-retries.
+`WorkQueue` holds keys to reconcile, as in client-go: one worker at a time handles a key, which is
+queued only once. `WriteQueue` holds values to write, in order of arrival, and keeps only the newest
+value of each key. A failed write is retried with a backoff for its key, while other writes
+continue. Therefore an object that a webhook rejects delays no other object. Retries use at most
+half of the concurrent requests. After a server fault, all writes of the same lane (for example, a
+namespace) count as retries.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
     from optsched.kube.runtime.timing import Timing
 
+
 K = TypeVar("K")
 V = TypeVar("V")
 
-RETRIES: Final = BackoffSteps(first_s=0.5, max_s=15.0)
+WRITE_RETRIES: Final = BackoffSteps(first_s=0.5, max_s=15.0)
 
 AWAY_S: Final = 3.0
 """Maximum delay in seconds before a retry while the server is unreachable."""
@@ -134,7 +137,7 @@ class WriteQueue(Generic[K, V]):
         await self._idle.wait()
 
     async def _serve(self, workers: asyncio.TaskGroup) -> None:
-        outage = Backoff(RETRIES, self._timing.chance)
+        outage = Backoff(WRITE_RETRIES, self._timing.chance)
         while True:
             key = await self._next_key()
             value = self._values.pop(key)
@@ -174,7 +177,9 @@ class WriteQueue(Generic[K, V]):
         try:
             await self._write(key, value)
         except KubeError as e:
-            failures = self._failures.get(key) or _Failures(Backoff(RETRIES, self._timing.chance))
+            failures = self._failures.get(key) or _Failures(
+                Backoff(WRITE_RETRIES, self._timing.chance)
+            )
             if isinstance(e, ServerFault):
                 self._faulty_lanes.add(lane)
                 failures.num_faults += 1
@@ -218,3 +223,90 @@ class WriteQueue(Generic[K, V]):
     def _check_idle(self) -> None:
         if not (self._values or self._paused or self._under_way):
             self._idle.set()
+
+
+RECONCILE_RETRIES = BackoffSteps(first_s=0.02, max_s=30.0)
+
+
+class WorkQueue(Generic[K]):
+    """A queue of keys; a key that is added while it is handled is queued again afterwards."""
+
+    def __init__(
+        self, chance: Callable[[], float], retries: BackoffSteps = RECONCILE_RETRIES
+    ) -> None:
+        self._chance = chance
+        self._retries = retries
+        self._waiting: dict[K, None] = {}
+        self._processing: set[K] = set()
+        self._added_again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._work = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Return the number of waiting keys."""
+        return len(self._waiting) + len(self._added_again)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key is waiting or being handled; delayed keys do not count."""
+        return not (self._waiting or self._processing)
+
+    def add(self, key: K) -> None:
+        """Queue a key; a key that is being handled is queued again afterwards."""
+        if key in self._processing:
+            self._added_again.add(key)
+            return
+        self._waiting[key] = None
+        self._work.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Add a key after a delay, unless an earlier call adds it even sooner."""
+        loop = asyncio.get_running_loop()
+        known = self._delayed.get(key)
+        if known is not None:
+            if known.when() <= loop.time() + seconds:
+                return
+            known.cancel()
+        self._delayed[key] = loop.call_later(seconds, self._add_delayed, key)
+
+    async def next_key(self) -> K:
+        """Return the next key; the caller must call `mark_done` or `retry_later` for the key."""
+        while not self._waiting:
+            self._work.clear()
+            await self._work.wait()
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._processing.add(key)
+        return key
+
+    def mark_done(self, key: K) -> None:
+        """Record that a key was handled successfully."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def retry_later(self, key: K) -> int:
+        """Queue a key again with backoff; return how often in a row the key has failed."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self._release(key)
+        self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))
+        return failures
+
+    def clear(self) -> None:
+        """Drop all waiting and delayed keys."""
+        for handle in self._delayed.values():
+            handle.cancel()
+        self._delayed.clear()
+        self._waiting.clear()
+        self._added_again.clear()
+        self._failures.clear()
+
+    def _release(self, key: K) -> None:
+        self._processing.discard(key)
+        if key in self._added_again:
+            self._added_again.discard(key)
+            self.add(key)
+
+    def _add_delayed(self, key: K) -> None:
+        del self._delayed[key]
+        self.add(key)
