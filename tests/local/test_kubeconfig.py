@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from optsched.local.pki import Credential, kubeconfig, write_kubeconfig
+from optsched.local.plane import Credential, kubeconfig, write_kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path

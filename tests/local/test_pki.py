@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from optsched.formats.files.x509 import generate_key, key_pem
-from optsched.local.pki import (
+from optsched.local.plane import (
     SERVER_NAMES,
     Authority,
     Credential,

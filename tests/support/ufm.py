@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from optsched.controllers.ufm import PATH
 from optsched.formats.files.x509 import Authority
-from optsched.local.pki import write_credential
+from optsched.local.plane import write_credential
 
 if TYPE_CHECKING:
     from pathlib import Path
