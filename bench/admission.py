@@ -28,9 +28,8 @@ import aiohttp
 from aiohttp import web
 
 from optsched.kube.serving.certificates import renew_credentials
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ import aiohttp
 import yaml
 
 from bench.memory import peak_mib
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.kubectl import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.jobs import documents
 from tests.support.shared import shared

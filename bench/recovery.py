@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import API_SERVER, Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api, until
 from tests.support.live import Scheduler, Site

@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api, until
 from tests.support.live import BATCH, Site

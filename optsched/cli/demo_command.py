@@ -19,9 +19,8 @@ from rich.text import Text
 from optsched.cli.base.connection import Exit
 from optsched.cli.base.console import PlainConsole, print_text, remarks
 from optsched.formats.codec.pods.reader import DecodeOptions
-from optsched.local.assets import AssetsError, require
+from optsched.local.assets import AssetsError, require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.kubectl import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy

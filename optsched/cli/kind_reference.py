@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.cli.base.console import echo
 from optsched.formats.files.yaml_text import Document, read_yaml
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,9 +14,8 @@ from optsched.cli.base.command_errors import Group
 from optsched.cli.base.console import PlainConsole, echo
 from optsched.cli.base.options import Amount, RenamedOption, WholeNumber
 from optsched.cli.base.path_arguments import OutputPath
-from optsched.local.assets import AssetsError, require
+from optsched.local.assets import AssetsError, cache_directory, require, shipped
 from optsched.local.components import Lifetime, Options
-from optsched.local.files import cache_directory, shipped
 from optsched.local.kubectl import KubectlError, manifest_list, node_manifest
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 

@@ -1,14 +1,16 @@
-"""Find the control plane's six binaries and Helm, and build those that are missing.
+"""Find the binaries of the control plane and Helm, and build those that are missing.
 
 Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache, and is used if its
 version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every
 source. The build uses the Go toolchain on PATH; a toolchain that is too old downloads a recent
-release.
+release. `shipped` finds the files of `optsched.deploy`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import importlib.resources
 import json
 import os
 import platform
@@ -18,17 +20,44 @@ import stat
 import subprocess
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.local.files import cache_directory, locked, shipped
 from optsched.local.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.local.files import Progress
+    Progress = Callable[[str], None]
+
+
+def cache_directory(env: Mapping[str, str]) -> Path:
+    """Return the folder in which built binaries and the default control plane are stored."""
+    if own := env.get("OPTSCHED_CACHE"):
+        return Path(own)
+    if shared := env.get("XDG_CACHE_HOME"):
+        return Path(shared) / "optsched"
+    return Path(env.get("HOME") or Path.home()) / ".cache" / "optsched"
+
+
+def shipped(*parts: str) -> Path:
+    """Return the path of a file in `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
+    return Path(str(importlib.resources.files("optsched.deploy").joinpath(*parts)))
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path`; call `on_wait` once if another process holds the lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 GO_MINIMUM = (1, 26)

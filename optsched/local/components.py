@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import signal
 import socket
 import ssl
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from optsched.formats.files.x509 import Authority, Credential, generate_key, key_pem
 from optsched.local import processes
+from optsched.local.assets import locked
 from optsched.local.components import (
     API_SERVER,
     COMPONENTS,
@@ -38,15 +40,13 @@ from optsched.local.components import (
     State,
     commands,
 )
-from optsched.local.files import locked, write_private
 from optsched.local.kubectl import Kubectl, install_crds
 from optsched.local.processes import choose_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.local.assets import Assets
-    from optsched.local.files import Progress
+    from optsched.local.assets import Assets, Progress
 
 
 READY_TIMEOUT_S = 120.0
@@ -357,6 +357,14 @@ SERVER_NAMES = (
     "::1",
     "10.0.0.1",
 )
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file atomically; only its owner may read it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(temporary).replace(path)
 
 
 def write_credential(credential: Credential, stem: Path) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.assets import Assets, AssetsError, require
+from optsched.local.assets import Assets, AssetsError, require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api
 from tests.support.live import Process, Site

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.kube.serving.certificates import renew_credentials
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from tests.support.api import until
 from tests.support.live import BEGIN_S, Process
 from tests.support.webhooks import SYSTEM, free_port

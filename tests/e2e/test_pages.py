@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.files import cache_directory
+from optsched.local.assets import cache_directory
 from tests.support.pages import ROOT, agrees, examples, fences, run
 from tests.support.webhooks import free_port
 

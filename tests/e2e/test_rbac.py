@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from optsched.local.kubectl import Kubectl, KubectlError
 from tests.e2e.test_scheduler_volumes import claim, mounting, provide, storage_class, volume
 from tests.formats.objects import claiming, device_claim, device_class, device_slice

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.recovery import measure
+from optsched.local.assets import shipped
 from optsched.local.components import API_SERVER, Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api
 from tests.support.live import Site

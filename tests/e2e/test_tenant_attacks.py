@@ -18,7 +18,7 @@ from optsched.api.kinds import Ref, collection_path, object_path
 from optsched.api.meta import EventType
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters
 from optsched.kube.runtime.events import Note, build_event
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused, until
 from tests.support.live import PERIOD, Scheduler

@@ -28,7 +28,7 @@ TOOLS = (
 PROGRAM = """
 from pathlib import Path
 import optsched
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from optsched.policy.load import load_policy, shipped_models
 assert Path(optsched.__file__).is_relative_to(Path.cwd())
 for model in shipped_models():

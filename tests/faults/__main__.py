@@ -8,9 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from optsched.local.assets import require
+from optsched.local.assets import require, shipped
 from optsched.local.components import Options
-from optsched.local.files import shipped
 from optsched.local.plane import ControlPlane
 from tests.faults.run import Run
 from tests.faults.schedule import FaultKind, Schedule, draw_schedule

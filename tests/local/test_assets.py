@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.assets import BINARIES, AssetsError, Binary, cache_path, find_binaries, require
-from optsched.local.files import shipped
+from optsched.local.assets import (
+    BINARIES,
+    AssetsError,
+    Binary,
+    cache_path,
+    find_binaries,
+    require,
+    shipped,
+)
 from tests.local.fakes import SAYS, binaries, program
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from optsched.local.files import cache_directory, locked, shipped, write_private
+from optsched.local.assets import cache_directory, locked, shipped
+from optsched.local.plane import write_private
 
 
 @pytest.mark.parametrize(

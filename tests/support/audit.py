@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.local.assets import shipped
 from optsched.local.components import API_SERVER, Options
-from optsched.local.files import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ import yaml
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.api.wellknown import SUBMITTER, parse_submitters
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from tests.support.api import Refused, until
 from tests.support.live import Controllers
 from tests.support.shared import ROOT

@@ -29,7 +29,7 @@ from optsched.kube.runtime.leader_election import Election, Elector
 from optsched.kube.scheduler.bind_preparation import ClaimReserver, GateOpening, NodeLocks
 from optsched.kube.scheduler.status import StatusPatch, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from tests.formats.objects import device_claim, group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.kube.scheduler.test_binder import World

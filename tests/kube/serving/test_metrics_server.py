@@ -27,7 +27,7 @@ from optsched.kube.serving.metrics_server import (
     serve_process,
 )
 from optsched.kube.serving.tls_listener import Address
-from optsched.local.files import shipped
+from optsched.local.assets import shipped
 from tests.kube.fakes import FakeClock
 from tests.kube.serving.test_http import LOOPBACK, Patient
 
