@@ -21,9 +21,9 @@ from aiohttp import web
 
 from bench.lifecycles import MOST_GROWTH, POLICY, Cluster, Drive
 from bench.soak import resident_mib
-from optsched.api.kinds import KINDS
+from optsched.api.kinds import KINDS, Ref
 from optsched.kube.client.errors import ApiError
-from optsched.kube.client.listing import Ref, Selection
+from optsched.kube.client.listing import Selection
 from tests.support.live import Controllers, Scheduler
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from optsched.admission.services import DEFAULT_PATHS
-from optsched.api.kinds import SECRET
+from optsched.api.kinds import SECRET, Ref
 from optsched.kube.client.client import ConfigError
-from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificates import CertificateFiles
 from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.kube.serving.tls_listener import Address

@@ -8,11 +8,11 @@ from collections import defaultdict, deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from optsched.api.kinds import POD
+from optsched.api.kinds import POD, Ref
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.reflector import Listed
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
-from optsched.kube.client.listing import EVERYTHING, Page, Ref, Selection
+from optsched.kube.client.listing import EVERYTHING, Page, Selection
 from optsched.kube.runtime.timing import Timing
 from tests.kube.cluster import kind_of
 

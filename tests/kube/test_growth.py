@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.json_fields import name_of
-from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
+from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE, Ref
 from optsched.api.meta import EventType
 from optsched.controllers.job import status as status_module
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.job.reconcile import job_controller
 from optsched.kube.cache.reflector import Deleted
-from optsched.kube.client.listing import Ref
 from optsched.kube.controllers import manager as controllers_module
 from optsched.kube.runtime import events as events_module
 from optsched.kube.runtime.events import EventHistory, Note

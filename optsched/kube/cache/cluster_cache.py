@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from optsched.api.hypernode import NodeShard
-    from optsched.api.kinds import Kind
+    from optsched.api.kinds import Kind, Ref
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.kube.cache.reflector import WatchEvent
-    from optsched.kube.client.listing import Raw, Ref
+    from optsched.kube.client.listing import Raw
 
 
 _REMEMBERED: Final = 512

@@ -6,12 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import CONFIG_MAP
+from optsched.api.kinds import CONFIG_MAP, Ref
 from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class GeometryReader:
         api: Client,
         cache: ClusterCache,
         timing: Timing,
-        where: Callable[[], Where],
+        where: Callable[[], tuple[str, str] | None],
         on_change: Callable[[], None],
     ) -> None:
         self._api = api
@@ -175,6 +174,3 @@ class GeometryReader:
             self._cache.set_device_table(table)
             if self._cache.version != version:
                 self._on_change()
-
-
-Where = tuple[str, str] | None

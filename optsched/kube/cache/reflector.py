@@ -103,13 +103,10 @@ class ReflectorState:
     """The list and watch state of one kind; it determines the next request."""
 
     def __init__(
-        self,
-        chance: Callable[[], float],
-        retries: BackoffSteps = RETRIES,
-        absent: tuple[type[KubeError], ...] = (),
+        self, chance: Callable[[], float], absent: tuple[type[KubeError], ...] = ()
     ) -> None:
         """Until a request succeeds, errors in `absent` mean that the kind is not installed."""
-        self._backoff = Backoff(retries, chance)
+        self._backoff = Backoff(RETRIES, chance)
         self._absent = absent
         self._has_worked = False
         self._pause_s = 0.0

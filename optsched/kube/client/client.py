@@ -27,7 +27,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from optsched import __version__
-from optsched.api.kinds import POD, collection_path, is_path_segment, object_path
+from optsched.api.kinds import POD, Ref, collection_path, is_path_segment, object_path
 from optsched.kube.client.errors import Garbled, KubeError, NotFound, Unreachable, parse_error
 from optsched.kube.client.kubeconfig import (
     copy_pipes,
@@ -35,7 +35,7 @@ from optsched.kube.client.kubeconfig import (
     explain_unreadable,
     find_mistake,
 )
-from optsched.kube.client.listing import EVERYTHING, Page, Ref, Selection
+from optsched.kube.client.listing import EVERYTHING, Page, Selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping

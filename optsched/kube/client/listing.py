@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api.kinds import POD
-from optsched.api.kinds import Ref as Ref
+from optsched.api.kinds import POD, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

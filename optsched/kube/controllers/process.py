@@ -25,7 +25,7 @@ from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals, wait_at_most
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.timing import SystemClock, Timing
-from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
+from optsched.kube.serving.metrics_server import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +73,8 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         process = ControllerProcess(settings, client)
-        listening = ServingAddresses(settings.listen, settings.metrics)
         async with serve_process(
-            listening, process.manager, process.metrics.exposition, client
+            settings.listen, settings.metrics, process.manager, process.metrics.exposition, client
         ) as places:
             log.info("cluster %s; %s", client.server, places)
             freeze_startup_objects()

@@ -15,10 +15,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api.kinds import EVENT
+from optsched.api.kinds import EVENT, Ref
 from optsched.api.wellknown import FULL_MESSAGE
 from optsched.kube.client.errors import AlreadyExists, NotFound
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.units import format_time
 from optsched.units.plaintext import printable

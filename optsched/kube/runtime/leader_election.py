@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from optsched.api.json_fields import spec_of
-from optsched.api.kinds import LEASE
+from optsched.api.kinds import LEASE, Ref
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.lifecycle import identity, wait_at_most
 from optsched.units import format_micro_time
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.json_fields import annotations_of, status_of, version_of, with_condition
-from optsched.api.kinds import NODE
+from optsched.api.kinds import NODE, Ref
 from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
-from optsched.kube.client.listing import Ref, ref_by_key
+from optsched.kube.client.listing import ref_by_key
 from optsched.kube.scheduler.status import UNSCHEDULABLE
 from optsched.units import TimestampError, format_time, parse_time_ms
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.json_fields import version_of
-from optsched.api.kinds import POD_GROUP
+from optsched.api.kinds import POD_GROUP, Ref
 from optsched.api.wellknown import EVICTED, MOVES
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import ReasonCode
@@ -48,7 +48,7 @@ from optsched.kube.client.errors import (
     ServerFault,
     TooMany,
 )
-from optsched.kube.client.listing import Ref, pod_ref
+from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch

@@ -34,12 +34,12 @@ from optsched.session.warm_start import WarmStart, limits_between_sessions, with
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optsched.api.kinds import Ref
     from optsched.cluster.decisions import Plan
     from optsched.cluster.reasons import Flaw
     from optsched.cluster.snapshot import Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.cache.follower import Follower
-    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.events import EventRecorder
     from optsched.kube.runtime.leader_election import Leadership
     from optsched.kube.runtime.work_queues import WriteQueue

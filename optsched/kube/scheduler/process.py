@@ -33,7 +33,7 @@ from optsched.kube.scheduler.policy_file import PolicyFile
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
 from optsched.kube.scheduler.status_writer import RefusedWrites, make_writer
-from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
+from optsched.kube.serving.metrics_server import serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.storage.volumes import Volumes
 from optsched.policy.policy import SolverKind
@@ -96,9 +96,9 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         process = SchedulerProcess(settings, client)
-        listening = ServingAddresses(settings.listen, settings.metrics)
-        exposition = process.metrics.exposition
-        async with serve_process(listening, process.scheduler, exposition, client) as places:
+        async with serve_process(
+            settings.listen, settings.metrics, process.scheduler, process.metrics.exposition, client
+        ) as places:
             log.info("cluster %s; %s", client.server, places)
             freeze_startup_objects()
             await process.run()

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import JOB, POD_GROUP, QUEUE
+from optsched.api.kinds import JOB, POD_GROUP, QUEUE, Ref
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
 from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
@@ -20,7 +20,6 @@ from optsched.cluster.reasons import LACK_OF_ROOM
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.queues import USAGE, usage_text
-from optsched.kube.client.listing import Ref
 from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.json_fields import annotations_of
-from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Ref
 from optsched.cluster.volumes import VolumeGrant, assign_volumes
 from optsched.formats.codec.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
 from optsched.kube.client.errors import (
@@ -27,7 +27,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.listing import Ref, ref_by_key
+from optsched.kube.client.listing import ref_by_key
 from optsched.kube.scheduler.bind_preparation import version_precondition
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from optsched.api.kinds import Ref
 from optsched.formats.files.x509 import Authority, Credential, general_name, pem
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.client.listing import Ref
 from optsched.units.input_errors import why_unreadable
 
 if TYPE_CHECKING:

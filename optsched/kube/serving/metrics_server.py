@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -156,14 +156,6 @@ class SecureMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingAddresses:
-    """Addresses that serve health and metrics; `metrics` is None if `health` serves both."""
-
-    health: tuple[Address, ...] = ()
-    metrics: SecureMetrics | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class BoundAddresses:
     """The bound addresses of a process; `metrics` is None if `health` serves both."""
 
@@ -179,7 +171,8 @@ class BoundAddresses:
 
 @asynccontextmanager
 async def serve_process(
-    listening: ServingAddresses,
+    health: Iterable[Address],
+    metrics: SecureMetrics | None,
     probes: Probes,
     exposition: Exposition,
     api: Client,
@@ -187,22 +180,20 @@ async def serve_process(
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
-    `api` is the client that authorizes metrics requests if authorization is required. Raises
-    OSError if an address cannot be bound or a certificate cannot be used.
+    If `metrics` is None, the addresses in `health` also serve metrics. `api` is the client that
+    authorizes metrics requests if authorization is required. Raises OSError if an address cannot be
+    bound or a certificate cannot be used.
     """
-    secure = listening.metrics
-    async with AsyncExitStack() as stack:
-        if secure is None:
-            health = await stack.enter_async_context(serve(listening.health, probes, exposition))
-            yield BoundAddresses(health)
-            return
-        health = await stack.enter_async_context(serve(listening.health, probes, None))
-        access = MetricsAccess(api, SystemClock()) if secure.needs_rights else None
-        context = timing or Timing()
-        place = await stack.enter_async_context(
-            _serve_over_tls(secure, exposition, access, context)
-        )
-        yield BoundAddresses(health, place)
+    if metrics is None:
+        async with serve(health, probes, exposition) as bound:
+            yield BoundAddresses(bound)
+        return
+    access = MetricsAccess(api, SystemClock()) if metrics.needs_rights else None
+    async with (
+        serve(health, probes, None) as bound,
+        _serve_over_tls(metrics, exposition, access, timing or Timing()) as place,
+    ):
+        yield BoundAddresses(bound, place)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from optsched.kube.serving.certificates import (
     ServedCertificate,
     trust_authority,
 )
-from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
+from optsched.kube.serving.metrics_server import serve_process
 from optsched.kube.webhook.server import Reviewer, WebhookMetrics, application, serve_reviews
 from optsched.kube.webhook.world import LiveWorld, TemplateValidator
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
+    from optsched.api.kinds import Ref
     from optsched.kube.client.client import Client
-    from optsched.kube.client.listing import Ref
     from optsched.kube.serving.certificates import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
@@ -99,8 +99,9 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         process = WebhookProcess(settings, client)
-        listening = ServingAddresses(settings.listen, settings.metrics)
-        async with serve_process(listening, process, process.metrics.exposition, client) as places:
+        async with serve_process(
+            settings.listen, settings.metrics, process, process.metrics.exposition, client
+        ) as places:
             log.info("cluster %s; %s", client.server, places)
             freeze_startup_objects()
             await process.run()

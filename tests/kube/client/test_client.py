@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
+from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE, Ref
 from optsched.kube.client import client as module
 from optsched.kube.client.client import TLS_BUFFER, ConfigError, connect, parse_warnings
 from optsched.kube.client.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
-from optsched.kube.client.listing import Ref, Selection
+from optsched.kube.client.listing import Selection
 from optsched.kube.runtime.leader_election import LeaseTimes
 from tests.formats.objects import group, node, pod
 

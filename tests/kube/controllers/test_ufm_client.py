@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from optsched.api.kinds import SECRET
+from optsched.api.kinds import SECRET, Ref
 from optsched.controllers.effects import Fabric
-from optsched.kube.client.listing import Ref
 from optsched.kube.controllers import executor as asked
 from optsched.kube.controllers.executor import UfmClient
 from tests.kube.fakes import FakeApi, FakeClock

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import EVENT, POD, QUEUE
+from optsched.api.kinds import EVENT, POD, QUEUE, Ref
 from optsched.api.meta import EventType
 from optsched.api.wellknown import FULL_MESSAGE
 from optsched.kube.client.errors import Forbidden, NotFound, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import MAX_WAITING, EventRecorder, Note
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.api.kinds import LEASE
+from optsched.api.kinds import LEASE, Ref
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.leader_election import (
     RELEASE_CONFLICTS,
     Election,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS
+from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS, Ref
 from optsched.cluster.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.gpu_shares import GpuShare
@@ -26,7 +26,6 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import FAULTS, HOLDS, BinderContext, LiveBinder
 from optsched.kube.scheduler.outcomes import Bind, Failure
 from tests.formats.objects import (

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import POD, RESOURCE_CLAIMS
+from optsched.api.kinds import POD, RESOURCE_CLAIMS, Ref
 from optsched.cluster.dra_devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.codec.resource_claims import FINALIZER
 from optsched.formats.snapshots.assembly import assemble
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import (
     ClaimDeallocation,
     ClaimReserver,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import POD, POD_GROUP
+from optsched.api.kinds import POD, POD_GROUP, Ref
 from optsched.api.wellknown import EVICTED
 from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from optsched.cluster.relocation import MOVES, read_moves
@@ -20,7 +20,6 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.evictor import PATIENCE_S, POLL_S, Evictor, EvictorContext

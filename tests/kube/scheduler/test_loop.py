@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE, RESOURCE_CLAIMS
+from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE, RESOURCE_CLAIMS, Ref
 from optsched.cluster.decisions import Plan
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.queues import read_usage
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler import loop as module

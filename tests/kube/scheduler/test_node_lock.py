@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from optsched.api.kinds import NODE
+from optsched.api.kinds import NODE, Ref
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.gpu_shares import GpuShare
 from optsched.kube.client.errors import Conflict, Forbidden
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import LOCK, PATIENCE_S, NodeLocks
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.units import format_time

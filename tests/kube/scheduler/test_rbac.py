@@ -15,6 +15,7 @@ from optsched.api.kinds import (
     POD_GROUP,
     RESOURCE_CLAIMS,
     SCHEDULING_POD_GROUPS,
+    Ref,
 )
 from optsched.api.meta import EventType
 from optsched.cluster.amounts import Usage
@@ -23,7 +24,6 @@ from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.follower import GeometryReader
 from optsched.kube.client.errors import Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import EventRecorder, Note
 from optsched.kube.runtime.leader_election import Election, Elector
 from optsched.kube.scheduler.bind_preparation import ClaimReserver, GateOpening, NodeLocks

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from optsched.api.kinds import POD_GROUP
+from optsched.api.kinds import POD_GROUP, Ref
 from optsched.cluster.snapshot import GangPhase
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.status_writer import MAX_REMEMBERED, RefusedWrites
 from tests.formats.objects import group, node, pod

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import POD_GROUP, QUEUE
+from optsched.api.kinds import POD_GROUP, QUEUE, Ref
 from optsched.api.podgroup import parse_podgroup
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.status import (
     AGAIN_MS,
     CONDITIONS_EVERY_MS,

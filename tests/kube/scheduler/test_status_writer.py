@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.api.kinds import POD, QUEUE
+from optsched.api.kinds import POD, QUEUE, Ref
 from optsched.api.queue import parse_queue
 from optsched.kube.client.errors import Forbidden
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer

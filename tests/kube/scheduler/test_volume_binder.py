@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
+from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, Ref
 from optsched.cluster.decisions import Allocate, Certificate, Plan
 from optsched.cluster.reasons import ReasonCode
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Forbidden, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder
 from optsched.kube.scheduler.outcomes import Bind, Failure
 from tests.formats.objects import group, node, pod, thing

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.admission.services import SERVICE_OF, configuration, configuration_ref
-from optsched.api.kinds import SECRET
+from optsched.api.kinds import SECRET, Ref
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
-from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificates import (
     MAX_CONFLICTS,
     CertificateError,

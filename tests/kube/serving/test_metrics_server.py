@@ -23,7 +23,6 @@ from optsched.kube.serving.metrics_server import (
     REFUSED_S,
     MetricsAccess,
     SecureMetrics,
-    ServingAddresses,
     serve_process,
 )
 from optsched.kube.serving.tls_listener import Address
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from optsched.kube.client.listing import Raw, Ref
+    from optsched.api.kinds import Ref
+    from optsched.kube.client.listing import Raw
 
 pytestmark = pytest.mark.asyncio
 
@@ -115,8 +115,10 @@ async def reading(
 ) -> AsyncIterator[tuple[Reader, Credentials]]:
     credentials = made()
     files = write(folder, credentials)
-    listening = ServingAddresses((LOOPBACK,), SecureMetrics(Address(HOST, 0), files, needs_rights))
-    serving = serve_process(listening, Patient(), lambda _: b"up 1\n", api, Timing(sleep))
+    metrics = SecureMetrics(Address(HOST, 0), files, needs_rights)
+    serving = serve_process(
+        (LOOPBACK,), metrics, Patient(), lambda _: b"up 1\n", api, Timing(sleep)
+    )
     async with serving as places, aiohttp.ClientSession() as http:
         assert places.metrics is not None
         assert str(places).startswith(f"health on {HOST}:{places.health[0].port}; metrics over TLS")
@@ -215,9 +217,9 @@ async def test_a_new_certificate_is_shown_without_a_restart(
 async def test_a_certificate_that_can_not_be_used_is_an_error(tmp_path: Path, broken: str) -> None:
     files = write(tmp_path, made())
     getattr(files, broken).write_bytes(b"none" if broken == "certificate" else made().key)
-    listening = ServingAddresses((), SecureMetrics(Address(HOST, 0), files))
+    metrics = SecureMetrics(Address(HOST, 0), files)
     with pytest.raises(OSError, match=r"tls\.crt"):
-        async with serve_process(listening, Patient(), bytes, Reviews()):
+        async with serve_process((), metrics, Patient(), bytes, Reviews()):
             pass
 
 

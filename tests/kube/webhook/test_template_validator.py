@@ -16,7 +16,8 @@ from optsched.kube.webhook.world import (
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:
-    from optsched.kube.client.listing import Raw, Ref
+    from optsched.api.kinds import Ref
+    from optsched.kube.client.listing import Raw
 
 pytestmark = pytest.mark.asyncio
 
