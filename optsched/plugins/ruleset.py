@@ -13,8 +13,7 @@ from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, find_budget_protected, find_unpreemptable
 from optsched.plugins.extension_points import DEFAULT_SWITCHES, Rule, Switch
-from optsched.plugins.nodes.fits import Fits
-from optsched.plugins.nodes.shards import Shards
+from optsched.plugins.nodes.node_filters import Fits, Shards
 from optsched.plugins.ordering.fifo import Fifo
 from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements

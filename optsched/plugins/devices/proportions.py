@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
-from optsched.plugins.nodes.fits import Offers
+from optsched.plugins.nodes.node_filters import Offers
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.linear import Expression
 from optsched.units import CPU, MEMORY, amount_text

@@ -1,30 +1,138 @@
-"""Rules that filter nodes by node affinity, taints and host ports.
+"""Rules that filter single nodes: capacity, node affinity, taints, host ports and shards.
 
-Mathematics: models/formulation/node_affinity.md, models/formulation/taints.md and
-models/formulation/host_ports.md.
+Mathematics: models/formulation/fits.md, models/formulation/node_affinity.md,
+models/formulation/taints.md, models/formulation/host_ports.md and models/formulation/shards.md.
+
+`Fits` and `Shards` are always enabled. For `Fits`, each task requests one unit of the resource
+`pods`. Volcano: the modes of `--scheduler-sharding-mode` in `pkg/scheduler/actions` and
+`pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks the nodes of other shards after those of
+the scheduler's shard, regardless of scores.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cluster.decisions import Sense
+from optsched.cluster.node_parts import ShardMode
 from optsched.cluster.selectors import Operator, Requirement, TaintEffect
+from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
+from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.running import running_tasks
+from optsched.units import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.selectors import Taint
     from optsched.cluster.task import HostPort, TaskShape
-    from optsched.plugins.extension_points import NodeModel
+    from optsched.plugins.extension_points import AnyLevel, NodeModel
     from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+
+class Fits(Rule):
+    """Rule: on each node, the total request of each resource is at most its allocatable amount."""
+
+    name = "fits"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`.
+
+        A plan is invalid if a placed task requests a resource that its node lacks.
+        """
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            gain = summed(task_usage(t) for t in placed)
+            held = summed(task_usage(t) for t in node.residents)
+            for resource, more in gain.items():
+                limit = node.offer(resource)
+                used = held.get(resource, 0) + more
+                if more and used > limit:
+                    detail = (
+                        f"{resource}: {amount_text(resource, used)} requested of "
+                        f"{amount_text(resource, limit)}"
+                    )
+                    yield Violation(self.name, f"node {name}", detail)
+
+        # Nominated tasks must fit after all terminating pods have ended.
+        for name, nominated in world.nominated_tasks.items():
+            node = world.snapshot.node_by_name[name]
+            stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
+            stays += world.placed_on.get(name, [])
+            held = summed(task_usage(t) for t in stays)
+            for resource, more in summed(task_usage(t) for t in nominated).items():
+                limit = node.offer(resource)
+                if more and held.get(resource, 0) + more > limit:
+                    detail = (
+                        f"{resource}: {amount_text(resource, more)} nominated, "
+                        "more than will be idle"
+                    )
+                    yield Violation(self.name, f"node {name}", detail)
+
+    def constrain_nodes(self, nodes: NodeModel) -> None:
+        """Limit requests to idle amounts: Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r].
+
+        supplied[c, n] is the number of tasks of class c that are placed on node n.
+        """
+        form, supplied = nodes.form, nodes.supplied
+        if form is None:
+            return
+        idle, request = form.problem.idle, form.problem.classes.request
+        task_class, node = np.nonzero(supplied >= 0)
+        variable = supplied[task_class, node]
+        for r in np.flatnonzero(request[np.unique(task_class)].any(axis=0)).tolist():
+            requested = request[task_class, r]
+            takes = requested > 0
+            used, at = np.unique(node[takes], return_inverse=True)
+            form.model.add_rows(at, variable[takes], requested[takes], upper=idle[used, r])
+
+
+@dataclass(eq=False)
+class Offers:
+    """Allocatable and idle amounts per node, computed once for each resource."""
+
+    _problem: Problem
+    _offered: dict[str, I64] = field(default_factory=dict, init=False)
+    _idle: dict[str, I64] = field(default_factory=dict, init=False)
+
+    def offered(self, resource: str) -> I64:
+        """Return the allocatable amounts (N,) of a resource; 0 on nodes that are not ready."""
+        if resource not in self._offered:
+            problem, r = self._problem, self._problem.index(resource)
+            nodes = problem.snapshot.nodes
+            found = [n.offers.get(resource, 0) if n.ready else 0 for n in nodes] if r < 0 else None
+            column = problem.allocatable[:, r] if found is None else np.array(found, np.int64)
+            self._offered[resource] = column
+        return self._offered[resource]
+
+    def idle(self, resource: str) -> I64:
+        """Return the idle amount (N,) of a resource on each node, at least 0."""
+        if resource not in self._idle:
+            problem, r = self._problem, self._problem.index(resource)
+            if r >= 0:
+                self._idle[resource] = problem.idle[:, r]
+            else:
+                held = [
+                    sum(dict(task.shape.request).get(resource, 0) for task in node.residents)
+                    for node in problem.snapshot.nodes
+                ]
+                left = self.offered(resource) - np.array(held, np.int64)
+                self._idle[resource] = np.maximum(left, 0)
+        return self._idle[resource]
+
+    def requests_of(self, resource: str) -> I64:
+        """Return the amount (C,) of a resource that one task of each class requests."""
+        r, request = self._problem.index(resource), self._problem.classes.request
+        return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 
 
 class NodeAffinity(Rule):
@@ -235,3 +343,91 @@ class _Ports(Greedy):
         ports = self._of_class[task_class][:, None]
         if len(ports):
             np.add.at(self._bound, (ports, nodes), counts)
+
+
+FAR_ABOVE = 1e9
+"""A score above the sum of all other scores, whose fractional digits it does not round away."""
+
+
+class Shards(Rule):
+    """Rule: hard mode uses only nodes of the scheduler's shard, and soft mode prefers them."""
+
+    name = "shards"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        sharding = world.snapshot.sharding
+        for task, _, node in world.placements:
+            if sharding.excludes(node.name):
+                detail = f"node {node.name} is not in shard {sharding.name}"
+                yield Violation(self.name, f"task {task.key}", detail)
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        sharding = world.snapshot.sharding
+        for eviction in world.evictions:
+            if sharding.excludes(eviction.node):
+                detail = f"evicted from {eviction.node}, which is not in shard {sharding.name}"
+                yield Violation(self.name, f"task {eviction.task}", detail)
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`."""
+        is_hard = problem.snapshot.sharding.mode is ShardMode.HARD
+        return problem.derived(_find_own_nodes) if is_hard else None
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`. The phrase contains the name of the scheduler's shard."""
+        return f"did not belong to shard {problem.snapshot.sharding.name}"
+
+    def spares(self, problem: Problem) -> Bool | None:
+        """See `Rule`. Tasks on nodes of other shards are never evicted."""
+        own = self.mask(problem, -1)
+        return None if own is None else ~own[running_tasks(problem).node_of]
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """See `Rule`. Nodes of the scheduler's shard outrank all other nodes."""
+        own = preferred_nodes(problem)
+        return None if own is None else np.where(own, FAR_ABOVE, 0.0)
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
+        """See `Rule`."""
+        has_any = preferred_nodes(problem) is not None and problem.num_tasks > 0
+        return (OutsideShard(),) if has_any else ()
+
+
+@dataclass(frozen=True)
+class OutsideShard:
+    """A level that minimises the number of tasks on nodes of other shards."""
+
+    name: str = "outside the shard"
+    unit: str = "tasks"
+    sense: Sense = Sense.MIN
+
+    def node_values(self, problem: Problem) -> I64:
+        """See `NodeLevel`."""
+        own = preferred_nodes(problem)
+        away = np.zeros(problem.num_nodes, np.int64) if own is None else (~own).astype(np.int64)
+        return np.tile(away, (len(problem.classes.shapes), 1))
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        own = preferred_nodes(outcome.problem)
+        return 0 if own is None else int((~own[outcome.node_of_coming[outcome.assigned]]).sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`."""
+        return 0
+
+
+def preferred_nodes(problem: Problem) -> Bool | None:
+    """Return the mask (N,) of the shard's nodes in soft mode, or None in other modes."""
+    is_soft = problem.snapshot.sharding.mode is ShardMode.SOFT
+    return problem.derived(_find_own_nodes) if is_soft else None
+
+
+def _find_own_nodes(problem: Problem) -> Bool | None:
+    """Return the mask (N,) of nodes in the scheduler's shard, or None without sharding."""
+    names = problem.snapshot.sharding.nodes
+    if names is None:
+        return None
+    return np.array([node.name in names for node in problem.snapshot.nodes], np.bool_)

@@ -22,7 +22,7 @@ from optsched.plugins.declaration import (
 )
 from optsched.plugins.devices.proportions import KeptPerDevice, Proportions
 from optsched.plugins.extension_points import Rule
-from optsched.plugins.nodes.fits import Offers
+from optsched.plugins.nodes.node_filters import Offers
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.extension_points import Switch
-from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.plugins.nodes.node_filters import preferred_nodes
 from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks

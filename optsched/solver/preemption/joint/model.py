@@ -17,8 +17,7 @@ import numpy as np
 from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.gangs.gang import Gang, SubGroups
-from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
-from optsched.plugins.nodes.shards import Shards
+from optsched.plugins.nodes.node_filters import NodeAffinity, Shards, Taints
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.leaf_queues import LeafQueues

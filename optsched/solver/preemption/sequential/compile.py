@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.plugins.nodes.node_filters import preferred_nodes
 from optsched.plugins.ordering.reservation import find_usable_nodes
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.sequential.blockers import Blockers
