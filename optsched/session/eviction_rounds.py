@@ -10,7 +10,7 @@ from optsched.cluster.decisions import Evict, Sense
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
-from optsched.plugins.objectives.admission import Started
+from optsched.plugins.objectives.gang_levels import Started
 from optsched.problem.compile import compile_problem
 from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.candidates import Candidate, rank_candidates

@@ -19,7 +19,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.eviction.entitled import RECLAIM
 from optsched.plugins.extension_points import is_node_level
-from optsched.plugins.objectives.admission import Placed, Started, dominant_weights
+from optsched.plugins.objectives.gang_levels import Placed, Started, dominant_weights
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion, find_firmness, own_shares

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
-from optsched.plugins.objectives.admission import ADMISSION
+from optsched.plugins.objectives.gang_levels import ADMISSION
 from optsched.policy.load import is_shipped
 from optsched.policy.policy import SolverKind
 from tests.oracle.checks import OPEN, Finding

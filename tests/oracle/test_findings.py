@@ -6,7 +6,7 @@ import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.cluster.relocation import with_terminating
-from optsched.plugins.objectives.admission import dominant_weights
+from optsched.plugins.objectives.gang_levels import dominant_weights
 from optsched.problem.compile import compile_problem
 from optsched.session.priority_inversions import SPARED
 from optsched.session.session import SessionContext, judge_actions, run_session

@@ -10,15 +10,15 @@ import pytest
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
-from optsched.plugins.objectives.admission import (
+from optsched.plugins.objectives.gang_levels import (
     PPB,
+    Shortfall,
     admission_levels,
     dominant_weights,
     task_levels,
 )
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers, weighted_tier

@@ -10,7 +10,7 @@ import numpy as np
 from optsched.cluster.decisions import Sense
 from optsched.plugins.declaration import LevelKind
 from optsched.plugins.extension_points import Rule, is_node_level
-from optsched.plugins.objectives.admission import admission_levels, task_levels
+from optsched.plugins.objectives.gang_levels import admission_levels, task_levels
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ALWAYS, select_overriding
 from optsched.plugins.scores.nodeorder import NodeOrder

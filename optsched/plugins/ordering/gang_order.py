@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.reservation import gang_end_ms
 from optsched.plugins.declaration import Argument, Kind, LevelKind, Plugin, read_duration_ms
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.objectives.admission import Started
+from optsched.plugins.objectives.gang_levels import Started
 from optsched.problem.running import running_tasks
 from optsched.units import PODS, DurationError, parse_duration_ms
 

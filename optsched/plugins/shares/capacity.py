@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
+from optsched.plugins.objectives.gang_levels import Shortfall
 from optsched.plugins.shares.entitlement import kept_amounts, returns_first
-from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.running import running_tasks
 from optsched.units import PODS
 

@@ -17,7 +17,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
-from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.objectives.gang_levels import Shortfall
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import UNLIMITED
 from optsched.units import amount_text

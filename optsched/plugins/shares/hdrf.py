@@ -17,8 +17,8 @@ import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
+from optsched.plugins.objectives.gang_levels import Shortfall
 from optsched.plugins.shares.drf import GRID, DrfOrder
-from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import (
     build_contest,
     build_contest_of_world,

@@ -26,9 +26,9 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
+from optsched.plugins.objectives.gang_levels import Shortfall
 from optsched.plugins.shares.entitlement import kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
-from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.problem.arrays import UNLIMITED

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.plugins.objectives.admission import ADMISSION, Placed, Started
-from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.objectives.gang_levels import ADMISSION, Placed, Shortfall, Started
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
 from optsched.solver.preemption.joint.model import encode_joint

@@ -12,8 +12,7 @@ from optsched.cluster.snapshot import Entitlement
 from optsched.plugins.eviction.entitled import RECLAIM
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
-from optsched.plugins.objectives.admission import Placed, Started
-from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.objectives.gang_levels import Placed, Shortfall, Started
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
