@@ -28,8 +28,7 @@ from optsched.plugins.objectives.levels import LEVELS, build_levels
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.hdrf import HierarchicalDrf
-from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 from optsched.problem.arrays import UNPLACED

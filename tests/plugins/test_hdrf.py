@@ -11,7 +11,7 @@ import pytest
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.decisions import Allocate, Evict
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
-from optsched.plugins.shares.hdrf import hierarchy
+from optsched.plugins.shares.tree_fairness import hierarchy
 from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape

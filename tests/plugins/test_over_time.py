@@ -18,9 +18,8 @@ from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
-from optsched.plugins.shares.hdrf import HierarchicalDrf
-from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime
 from optsched.plugins.shares.tree_shares import decayed_usage, find_half_life
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import parse_policy

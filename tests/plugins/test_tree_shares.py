@@ -15,7 +15,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
-from optsched.plugins.shares.hdrf import HierarchicalDrf, hierarchy
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf, hierarchy
 from optsched.plugins.shares.tree_shares import build_contest
 from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem

@@ -19,9 +19,9 @@ from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, 
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.entitlement import kept_amounts
-from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import deserved_shares, own_shares
 from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf
 from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 

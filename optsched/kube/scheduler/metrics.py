@@ -15,8 +15,8 @@ from prometheus_client.core import GaugeMetricFamily
 
 from optsched.cluster.amounts import amount_of
 from optsched.kube.serving.metrics_server import ProcessMetrics
-from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import deserved_shares
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf
 from optsched.units import CPU, GPU, MEMORY, PODS
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
-from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.leaf_queues import LeafQueues
-from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,7 @@ import numpy as np
 
 from optsched.cluster.decisions import PPM, QueueShare
 from optsched.cluster.reasons import ReasonCode
-from optsched.plugins.shares.hdrf import TreeFairness
-from optsched.plugins.shares.over_time import OverTime
+from optsched.plugins.shares.tree_fairness import OverTime, TreeFairness
 from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
 from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.problem.arrays import UNLIMITED

@@ -20,8 +20,8 @@ from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
-from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.tree_fairness import HierarchicalDrf
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread
 from optsched.plugins.verification.verify import verify_actions

@@ -1,11 +1,16 @@
-"""Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
+"""Fairness over a tree of queues: hierarchical dominant resource fairness and fairness over time.
 
-The rule `HierarchicalDrf` orders queues. The objective levels of the rule are the shortfalls from
-ideal shares at each depth of the tree.
+The objective levels of both rules are the shortfalls from ideal shares at each depth of the tree.
 
-Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
-datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
-The tree is defined by the queue annotation `volcano.sh/hierarchy`, not by `spec.parent`.
+Mathematics: models/formulation/hdrf.md and models/formulation/over_time.md.
+
+`HierarchicalDrf` (`enableHierarchy` of the plugin `drf`) follows Bhattacharya et al., "Hierarchical
+scheduling for diverse datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines
+268-367 and 503-548. The queue annotation `volcano.sh/hierarchy` defines its tree, not
+`spec.parent`.
+
+`OverTime` orders queues by the sum of current and past usage, smallest first. Past usage is halved
+after each half-life, as in Slurm's multifactor priority.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
+from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
 from optsched.plugins.objectives.gang_levels import Shortfall
 from optsched.plugins.shares.drf import GRID, DrfOrder
@@ -92,7 +98,7 @@ class HierarchicalDrf(TreeFairness):
         """See `TreeFairness`."""
         return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
-    def _timeless(self, problem: Problem) -> Contest:
+    def _find_timeless_contest(self, problem: Problem) -> Contest:
         """Return the `Contest` without past usage, because past usage justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self.find_contest)
@@ -106,7 +112,8 @@ class HierarchicalDrf(TreeFairness):
         if not self.reclaims:
             return None
         due: I64 = (
-            problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).deserved
+            problem.queues.subtree.astype(np.int64)
+            @ problem.derived(self._find_timeless_contest).deserved
         )
         return due
 
@@ -311,3 +318,71 @@ class _TreeOrder(ShareTreeOrder, DrfOrder):
             ledger.evict(loser, released, -1)
             self._tree.mark_stale(loser, gang)
         return np.array(chosen, np.int64)
+
+
+@dataclass(frozen=True)
+class OverTime(TreeFairness):
+    """Orders queues by recent usage divided by queue weight, smallest first.
+
+    Attributes
+    ----------
+    half_life_ms
+        Half-life of past usage in milliseconds.
+    keeps_deserved
+        True if queues keep their deserved share regardless of past usage.
+
+    """
+
+    name = "over-time"
+    level_name = "fair share over time"
+
+    half_life_ms: int
+    keeps_deserved: bool = False
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        past = decayed_usage(problem, self.half_life_ms)
+        tree = ShareTree(problem, ledger, _parent_paths(problem), past)
+        priority = [-float(p) for p in problem.queues.priority.tolist()]
+        return _UsageOrder(problem, ledger, tree, priority)
+
+    def find_contest(self, problem: Problem) -> Contest:
+        """See `TreeFairness`. The ideal shares include past usage."""
+        past, queues = decayed_usage(problem, self.half_life_ms), problem.queues
+        floor = queues.guarantee
+        if self.keeps_deserved:
+            floor = np.maximum(floor, np.minimum(queues.deserved, queues.capability))
+        return build_contest(problem, _parent_paths(problem), past, floor)
+
+
+def _parent_paths(problem: Problem) -> list[Path]:
+    """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
+
+    A parent queue has an extra child with an empty name that contains the gangs directly in the
+    queue.
+    """
+    queues, found = problem.queues, []
+    for q, name in enumerate(queues.names):
+        line = [q]
+        while queues.parent_of[line[-1]] >= 0:
+            line.append(int(queues.parent_of[line[-1]]))
+        steps = [(queues.names[i], max(float(queues.weight[i]), 1.0)) for i in reversed(line)]
+        if name != ROOT_QUEUE and steps[0][0] != ROOT_QUEUE:
+            steps.insert(0, (ROOT_QUEUE, 1.0))
+        if (queues.parent_of == q).any() or name == ROOT_QUEUE:
+            steps.append(("", steps[-1][1]))
+        found.append(tuple(steps))
+    return found
+
+
+@dataclass(eq=False)
+class _UsageOrder(ShareTreeOrder):
+    """Orders queues by priority, then by shares that include past usage.
+
+    `_priority` (Q,) contains the negated priorities of queues.
+    """
+
+    _priority: Sequence[float]
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        return (self._priority[queue], *super().queue_key(queue))
