@@ -16,7 +16,7 @@ from optsched.plugins.extension_points import DEFAULT_SWITCHES, Rule, Switch
 from optsched.plugins.nodes.node_filters import Fits, Shards
 from optsched.plugins.ordering.fifo import Fifo
 from optsched.plugins.ordering.reservation import Reservation
-from optsched.plugins.shares.entitlement import Entitlements
+from optsched.plugins.shares.queue_limits import Entitlements
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks

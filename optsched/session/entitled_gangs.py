@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.shares.entitlement import kept_amounts
+from optsched.plugins.shares.queue_limits import kept_amounts
 from optsched.problem.nominations import nominated_amounts
 
 if TYPE_CHECKING:

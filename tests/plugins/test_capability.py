@@ -9,7 +9,7 @@ import pytest
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from tests.support.engines import Bench, placed_by_gang, reason
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 

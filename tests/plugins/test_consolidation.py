@@ -16,7 +16,7 @@ from optsched.plugins.eviction.victims import Conformance
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.verification.verify import verify_actions
 from tests.support.small import GPU, cluster, gang, node, running, shape
 

@@ -17,7 +17,7 @@ from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.packing import Binpack
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread
 from optsched.session.decompile import pending_keys, pending_of

@@ -16,10 +16,10 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Queue
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.fairness import _view, ideal_parts, queue_shares
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem

@@ -29,9 +29,9 @@ from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.session.decompile import pending_of
 from optsched.solver.cpsat.integer_program import create_solver

@@ -8,7 +8,7 @@ from optsched.cluster.snapshot import Gang as GangObject
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.shares.queue_limits import LeafQueues
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.decompile import pending_of

@@ -15,11 +15,11 @@ from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.scores.packing import Binpack
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench

@@ -14,11 +14,11 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.snapshot import Queue
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime
 from optsched.plugins.shares.tree_shares import decayed_usage, find_half_life
 from optsched.policy.diagnostic import PolicyError

@@ -14,7 +14,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.problem.compile import compile_problem
 from optsched.session.decompile import pending_of

@@ -15,7 +15,7 @@ from optsched.cluster.snapshot import CapacityReservation, Queue
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.decisions import Decisions
 from tests.plugins.test_contract import MOST_PLANS, Walk, examples, has_tasks, now, plans

@@ -12,9 +12,9 @@ from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.snapshot import Queue
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf, hierarchy
 from optsched.plugins.shares.tree_shares import build_contest
 from optsched.plugins.verification.world import World

@@ -18,8 +18,8 @@ from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.plugins.shares.capacity import Capacity
-from optsched.plugins.shares.entitlement import kept_amounts
 from optsched.plugins.shares.proportion import deserved_shares, own_shares
+from optsched.plugins.shares.queue_limits import kept_amounts
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf
 from optsched.plugins.verification.world import World

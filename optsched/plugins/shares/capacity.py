@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
 from optsched.plugins.objectives.gang_levels import Shortfall
-from optsched.plugins.shares.entitlement import kept_amounts, returns_first
+from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
 from optsched.problem.running import running_tasks
 from optsched.units import PODS
 

@@ -13,12 +13,11 @@ from optsched.plugins.declaration import (
     read_whole,
 )
 from optsched.plugins.extension_points import Switch
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
-from optsched.plugins.shares.leaf_queues import LeafQueues
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion
+from optsched.plugins.shares.queue_limits import Capability, LeafQueues
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.objectives.gang_levels import Shortfall
-from optsched.plugins.shares.entitlement import kept_amounts, returns_first
+from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.verification.world import add_into, task_usage

@@ -12,8 +12,8 @@ from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
 from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.problem.compile import compile_problem
 from optsched.session.decompile import pending_of
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy

@@ -7,7 +7,7 @@ from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.fragmentation import Fragmentation
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from tests.support.engines import Bench, placed_by_gang, reason
 from tests.support.small import cluster, gang
 

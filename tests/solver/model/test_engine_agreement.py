@@ -16,11 +16,11 @@ from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.packing import Binpack
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread

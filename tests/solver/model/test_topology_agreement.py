@@ -13,7 +13,7 @@ from optsched.plugins.gangs.gang import Gang, SubGroups
 from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.solver import portfolio

@@ -18,9 +18,8 @@ from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.gangs.gang import Gang, SubGroups
 from optsched.plugins.nodes.node_filters import NodeAffinity, Shards, Taints
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.guarantee import Guarantee
-from optsched.plugins.shares.leaf_queues import LeafQueues
+from optsched.plugins.shares.queue_limits import Capability, LeafQueues
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.formulation import Formulation, Victims, gang_classes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.shares.capability import Capability, find_ceilings
 from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.queue_limits import Capability, find_ceilings
 from optsched.problem.arrays import UNLIMITED, row_groups
 from optsched.solver.preemption.sequential.eviction_problem import (
     GuaranteeReserve,

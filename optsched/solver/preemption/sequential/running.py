@@ -8,7 +8,7 @@ import numpy as np
 
 from optsched.plugins.eviction.entitled import Floors
 from optsched.plugins.eviction.victims import covers
-from optsched.plugins.shares.entitlement import kept_amounts, returns_first
+from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ from optsched.plugins.nodes.node_filters import HostPorts
 from optsched.plugins.nodes.nodegroup import GROUP, NodeGroup
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
-from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.guarantee import Guarantee
+from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.storage.volume_limits import VolumeLimits
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread

@@ -1,11 +1,23 @@
-"""Hard limits of queues: the usage of a queue and its descendants never exceeds its capability.
+"""Hard limits of queues: capabilities, entitlements, and parent queues that run no gangs.
 
-Mathematics: models/formulation/capability.md. Volcano enforces the capabilities of ancestors only
-with `enableHierarchy`. This rule enforces every capability in the queue tree.
+Mathematics: models/formulation/capability.md, models/formulation/entitlement.md and
+models/formulation/leaf_queues.md.
+
+Volcano enforces the capabilities of ancestors only with `enableHierarchy`. `Capability` enforces
+every capability in the queue tree.
+
+A reclaiming queue uses at most its deserved share when the session ends. The preemption stage
+enforces this limit for the reclaiming gang. `Entitlements` enforces the limit for the other gangs
+of the queue. A lending queue keeps its deserved share plus the tolerated overuse.
+
+`LeafQueues` is enabled by `enableHierarchy` of the plugin `capacity`. In Volcano
+(`pkg/scheduler/plugins/capacity`), one gang in a parent queue disables the whole plugin
+(`checkHierarchicalQueue`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +25,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import terminating_within_quota
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
-from optsched.plugins.extension_points import Rule, Switch, Violation
+from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.enqueueing import (
     build_refusal_reason,
     expected_by_queue,
@@ -21,22 +33,40 @@ from optsched.plugins.gangs.enqueueing import (
     sum_by_queue,
 )
 from optsched.plugins.gangs.gang import next_requests
-from optsched.plugins.shares.entitlement import SubtreeLimits
 from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.verification.world import add_into, summed, task_usage
-from optsched.problem.arrays import UNLIMITED
+from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from optsched.plugins.extension_points import Greedy
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+
+
+class SubtreeLimits(Greedy):
+    """Limits the usage of queues, with descendants, to amounts (Q, R) while tasks are placed."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
+        self._ledger = ledger
+        subtree, amounts = problem.queues.subtree, limit.tolist()
+        limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in limit]
+        self._above = [np.flatnonzero(subtree[:, q]).tolist() for q in range(len(limited))]
+        self._binding: list[list[tuple[int, int, int]]] = [
+            [(a, r, amounts[a][r]) for a in above for r in limited[a]] for above in self._above
+        ]
+
+    def max_tasks(self, queue: int, task_class: int) -> int:
+        """See `Quota`."""
+        request, used = self._ledger.request[task_class], self._ledger.subtree_used
+        binding = ((a, r, most) for a, r, most in self._binding[queue] if request[r])
+        fitting = (max(most - used[a][r], 0) // request[r] for a, r, most in binding)
+        return min(fitting, default=int(UNLIMITED))
 
 
 class Capability(Rule):
@@ -266,3 +296,179 @@ def held_by_terminating(problem: Problem) -> I64:
                 for resource, amount in (*task.shape.request, (PODS, 1)):
                     held[queue, problem.index(resource)] += amount
     return queues.summed_up(held)
+
+
+class Entitlements(Rule):
+    """Rule: a reclaiming queue does not grow beyond its deserved share."""
+
+    name = "entitlement"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. A queue that already exceeds its entitlement must not grow."""
+        for entitlement in world.snapshot.entitlements:
+            queue = world.snapshot.queue_by_name.get(entitlement.queue)
+            if queue is None:
+                continue
+            below, resource = world.descendants_by_queue[queue.name], entitlement.resource
+            more = summed(world.gained_by_queue[name] for name in below).get(resource, 0)
+            used = summed(world.held_by_queue[name] for name in below).get(resource, 0) + more
+            if more and used > entitlement.most:
+                detail = (
+                    f"{amount_text(resource, used)} would be in use, the queue may reclaim up to "
+                    f"{amount_text(resource, entitlement.most)}"
+                )
+                yield Violation(self.name, f"queue {queue.name}", detail)
+
+    def encode(self, form: Formulation) -> None:
+        """Add Σ request · x ≤ entitlement − allocated over the subtree of each entitled queue.
+
+        x is the number of placed tasks.
+        """
+        problem = form.problem
+        if problem.snapshot.entitlements:
+            most, queues = problem.derived(entitled_amounts), problem.queues
+            used = queues.summed_up(queues.allocated)
+            room = np.where(most < UNLIMITED, most - used, UNLIMITED)
+            form.add_usage_rows(queues.subtree, room)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        if not problem.snapshot.entitlements:
+            return None
+        return SubtreeLimits(problem, ledger, problem.derived(entitled_amounts))
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`.
+
+        The reason names the reclaiming queue and its entitlement.
+        """
+        problem = outcome.problem
+        if not problem.snapshot.entitlements:
+            return None
+        queues, requested = problem.queues, next_requests(outcome, gang)
+        most, used = problem.derived(entitled_amounts), outcome.subtree_allocated
+        above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[gang])])
+        over = (requested > 0) & (used[above] + requested > most[above])
+        for i, r in np.argwhere(over).tolist():
+            at, name = int(above[i]), problem.resources[r]
+            return Reason(
+                ReasonCode.DESERVED,
+                f"queue {queues.names[at]} may reclaim {name} up to "
+                f"{amount_text(name, int(most[at, r]))} "
+                f"(in use: {amount_text(name, int(used[at, r]))}, "
+                f"requested: {amount_text(name, int(requested[r]))})",
+            )
+        return None
+
+
+def entitled_amounts(problem: Problem) -> I64:
+    """Return each queue's entitlement (Q, R), with descendants; `UNLIMITED` if it has none."""
+    queues = problem.queues
+    index_of = {name: q for q, name in enumerate(queues.names)}
+    most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
+    for entitlement in problem.snapshot.entitlements:
+        q, r = index_of.get(entitlement.queue, -1), problem.index(entitlement.resource)
+        if q >= 0 and r >= 0:
+            most[q, r] = min(most[q, r], entitlement.most)
+    frozen(most)
+    return most
+
+
+def kept_amounts(problem: Problem, due: I64) -> I64:
+    """Return the amounts (Q, R) that reclaim must leave to each queue; 0 if it deserves none.
+
+    `due` (Q, R) contains the deserved shares. The queue annotation
+    `volcano.sh/overuse-tolerance` sets the tolerated overuse.
+    """
+    kept = due.copy()
+    for q, queue in enumerate(problem.snapshot.queues):
+        if queue.tolerance is not None:
+            for r, name in enumerate(problem.resources):
+                kept[q, r] = queue.tolerance.protected_amount(name, int(due[q, r]))
+    frozen(kept)
+    return kept
+
+
+def returns_first(problem: Problem) -> list[bool]:
+    """Return True for queues with an overuse tolerance, from which reclaim takes capacity first."""
+    return [q.tolerance is not None for q in problem.snapshot.queues]
+
+
+SHOWN = 3
+"""Maximum number of child queues that a reason lists."""
+
+
+class LeafQueues(Rule):
+    """Rule: gangs run only in leaf queues."""
+
+    name = "leaf-queues"
+    hard_switch = Switch.ALLOCATABLE
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        parents = {q.parent or ROOT_QUEUE for q in world.snapshot.queues if q.name != ROOT_QUEUE}
+        for key in world.placed_of:
+            queue = world.snapshot.gang_by_key[key].queue
+            if queue in parents:
+                detail = f"its queue {queue} has child queues"
+                yield Violation(self.name, f"gang {key}", detail)
+
+    def excludes(self, problem: Problem) -> Bool | None:
+        """See `GangExclusion`."""
+        found = problem.derived(_excluded)
+        return found if found.any() else None
+
+    def encode(self, form: Formulation) -> None:
+        """Add constraints that gangs in parent queues place no task and do not start."""
+        excluded = form.problem.derived(_excluded)
+        gangs = form.gangs
+        closed = excluded[gangs.members[gangs.member_start[:-1]]]
+        entries = closed[gangs.gang_class_of]
+        starts = form.start[closed]
+        variables = np.unique(np.concatenate([form.placed_variable[entries], starts[starts >= 0]]))
+        rows = np.arange(len(variables))
+        form.model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        excluded = problem.derived(_excluded)
+        return _ParentQueues(excluded.tolist(), set(problem.queue_of[excluded].tolist()))
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`. The reason names the queue and some of its child queues."""
+        problem = outcome.problem
+        if not problem.derived(_excluded)[gang]:
+            return None
+        queues, number = problem.queues, int(problem.queue_of[gang])
+        below = [queues.names[i] for i in np.flatnonzero(queues.parent_of == number).tolist()]
+        more = " and more" if len(below) > SHOWN else ""
+        return Reason(
+            ReasonCode.NOT_A_LEAF,
+            f"queue {queues.names[number]} has child queues ({', '.join(below[:SHOWN])}{more}) "
+            "and accepts no jobs itself; use one of them",
+        )
+
+    explain_refusal = explain
+
+
+def _excluded(problem: Problem) -> Bool:
+    """Return the mask (G,) of gangs in parent queues."""
+    found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
+    return found
+
+
+@dataclass(eq=False)
+class _ParentQueues(Greedy):
+    """Rejects gangs in parent queues, using the mask (G,) of these gangs and the queue indices."""
+
+    _excluded: Sequence[bool]
+    _queues: Collection[int]
+
+    def max_tasks(self, queue: int, task_class: int) -> int:
+        return 0 if queue in self._queues else int(UNLIMITED)
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        return queue not in self._queues
+
+    def enqueue_vote(self, gang: int) -> int:
+        return -1 if self._excluded[gang] else 0
