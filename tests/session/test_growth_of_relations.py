@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.task import HostPort
 from optsched.formats.snapshots.assembly import assemble
+from optsched.plugins.scores.nodeorder import Preferences
 from optsched.plugins.storage.volumes import _VolumeMatching
 from optsched.plugins.topology import pod_affinity
-from optsched.plugins.topology.preferences import Preferences
 from optsched.policy.load import load_policy
 from optsched.problem.relations import Term
 from optsched.session.session import SessionContext, run_session

@@ -18,7 +18,7 @@ from optsched.cluster.reservation import estimate_ms
 from optsched.cluster.snapshot import CapacityReservation
 from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
-from optsched.plugins.topology.preferences import find_preferences
+from optsched.plugins.scores.nodeorder import find_preferences
 from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.problem.gang_columns import GangColumns
 from optsched.problem.running import running_tasks
