@@ -15,7 +15,7 @@ from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import select_overriding
-from optsched.plugins.shares.declarations import HALF_LIFE
+from optsched.plugins.shares.tree_fairness import HALF_LIFE
 from optsched.policy.catalogue import BUILT_IN, NEED_SOLVER, proposer_of, rules_of
 from optsched.policy.diagnostic import nearest
 from optsched.policy.located import (

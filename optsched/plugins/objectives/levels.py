@@ -15,8 +15,7 @@ from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ALWAYS, select_overriding
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.scores.packing import Binpack
-from optsched.plugins.shares.declarations import FAIR_SHARE
-from optsched.plugins.shares.tree_fairness import OverTime
+from optsched.plugins.shares.tree_fairness import FAIR_SHARE, OverTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.extension_points import Greedy, KeyReach, Rule
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
+from optsched.plugins.extension_points import Greedy, KeyReach, Rule, Switch
 from optsched.plugins.objectives.gang_levels import Shortfall
-from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
+from optsched.plugins.shares.guarantee import GUARANTEE_LEVEL, Guarantee
+from optsched.plugins.shares.queue_limits import Capability, LeafQueues, kept_amounts, returns_first
+from optsched.plugins.shares.tree_fairness import FAIR_SHARE, HALF_LIFE_ARGUMENT, read_over_time
 from optsched.problem.running import running_tasks
 from optsched.units import PODS
 
@@ -254,3 +257,35 @@ class _OrderByTree(_Order):
         path = self._paths[queue]
         shares = (part for q in path for part in self._share(q, self._ledger.subtree_used[q]))
         return (self._priority[queue], float(self._has_children[queue]), *shares)
+
+
+CAPACITY = Plugin(
+    "capacity",
+    "queues deserve fixed shares and may borrow more",
+    (
+        HALF_LIFE_ARGUMENT,
+        Argument(
+            "ancestorReclaimLevel", Kind.WHOLE, 0, "number of ancestor levels that reclaim checks"
+        ),
+        Argument(
+            "capacity.DynamicResourceAllocationEnable",
+            Kind.SWITCH,
+            True,
+            "has no effect: claimed devices always count if a queue lists their DeviceClass",
+        ),
+        Argument(
+            "capacity.DRAConsumableCapacityEnable",
+            Kind.SWITCH,
+            True,
+            "has no effect: claimed devices always count if a queue lists their DeviceClass",
+        ),
+    ),
+    lambda a: (
+        *read_over_time(a, keeps_deserved=True),
+        Capacity(read_whole(a, "ancestorReclaimLevel", 0)),
+        Capability(),
+        Guarantee(),
+        *((LeafQueues(),) if a.get(Switch.HIERARCHY.value, False) else ()),
+    ),
+    levels=(GUARANTEE_LEVEL, FAIR_SHARE),
+)

@@ -15,6 +15,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.declaration import LevelKind
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.objectives.gang_levels import Shortfall
@@ -277,3 +278,8 @@ def _claim_of(
     below = (_claim_of(q, children, resource, use) for q in children.get(queue.name, ()))
     need = use[queue.name] + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)
+
+
+GUARANTEE_LEVEL = LevelKind(
+    "guarantee", "guaranteed resources that queues request but lack", 10, ("guarantee",)
+)

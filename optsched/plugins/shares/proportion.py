@@ -23,12 +23,15 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.objectives.gang_levels import Shortfall
-from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
+from optsched.plugins.shares.guarantee import GUARANTEE_LEVEL, Guarantee
+from optsched.plugins.shares.queue_limits import Capability, kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
+from optsched.plugins.shares.tree_fairness import FAIR_SHARE, HALF_LIFE_ARGUMENT, read_over_time
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.problem.arrays import UNLIMITED
@@ -375,3 +378,20 @@ class _SharesBesideNominations(_Shares):
         left, number = self._nominated[self._ledger.queue_of[gang]], int(counts.sum())
         for r, amount in enumerate(self._ledger.request[task_class]):
             left[r] -= number * amount
+
+
+_LENDING = "gangs of reclaimable queues may borrow idle capacity beyond their deserved share"
+
+
+PROPORTION = Plugin(
+    "proportion",
+    "queues share the cluster by weight",
+    (HALF_LIFE_ARGUMENT, Argument(LEND_IDLE, Kind.SWITCH, False, _LENDING)),
+    lambda a: (
+        *read_over_time(a),
+        Proportion(lends=bool(a.get(LEND_IDLE, False))),
+        Capability(),
+        Guarantee(),
+    ),
+    levels=(GUARANTEE_LEVEL, FAIR_SHARE),
+)

@@ -22,9 +22,10 @@ import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.extension_points import Greedy, KeyReach, Rule
+from optsched.plugins.declaration import Argument, Kind, LevelKind, Plugin, read_duration_ms
+from optsched.plugins.extension_points import Greedy, KeyReach, Rule, Switch
 from optsched.plugins.objectives.gang_levels import Shortfall
-from optsched.plugins.shares.drf import GRID, DrfOrder
+from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
 from optsched.plugins.shares.tree_shares import (
     build_contest,
     build_contest_of_world,
@@ -35,9 +36,10 @@ from optsched.problem.running import running_tasks
 from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.cluster.snapshot import Queue
+    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import GangLevel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.shares.tree_shares import Contest, Path
@@ -386,3 +388,46 @@ class _UsageOrder(ShareTreeOrder):
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         return (self._priority[queue], *super().queue_key(queue))
+
+
+HALF_LIFE = "usage.halfLife"
+HALF_LIFE_ARGUMENT = Argument(
+    HALF_LIFE,
+    Kind.DURATION,
+    "",
+    "half-life of past usage, which counts toward the shares of queues",
+)
+FAIR_SHARE = LevelKind(
+    "fair-share",
+    "how far queues and gangs are below their fair shares",
+    50,
+    ("proportion", "capacity", "drf"),
+)
+
+
+def read_over_time(
+    arguments: Mapping[str, Value], *, keeps_deserved: bool = False
+) -> tuple[OverTime, ...]:
+    """Return the rule `OverTime`, or no rule if the half-life is not set."""
+    half_life_ms = read_duration_ms(arguments, HALF_LIFE)
+    if half_life_ms is None:
+        return ()
+    return (OverTime(half_life_ms, keeps_deserved=keeps_deserved),)
+
+
+DRF = Plugin(
+    "drf",
+    "gangs with the smallest dominant share first",
+    (HALF_LIFE_ARGUMENT,),
+    lambda a: (
+        (
+            HierarchicalDrf(
+                reclaims=bool(a.get(Switch.RECLAIMABLE.value, True)),
+                half_life_ms=read_duration_ms(a, HALF_LIFE) or 0,
+            ),
+        )
+        if a.get(Switch.HIERARCHY.value, False)
+        else (*read_over_time(a), Drf())
+    ),
+    levels=(FAIR_SHARE,),
+)
