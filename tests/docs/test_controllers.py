@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.podgroup import PodGroupPhase
 from optsched.cli.services.controllers import LOCK_NAME, controllers
-from optsched.controllers.job.plugins.base import KeyPair
+from optsched.controllers.job.plugin_interface import KeyPair
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
 from optsched.kube.controllers.metrics import ControllerMetrics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.job import parse_job
-from optsched.controllers.job.pods import pod_maker
+from optsched.controllers.job.owned_objects import pod_maker
 from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.support.api import until
 from tests.support.livejobs import LiveJob

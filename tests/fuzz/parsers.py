@@ -23,7 +23,7 @@ from optsched.cluster.cel import CelError, Unsupported, compile_selector
 from optsched.cluster.dra_devices import DeviceId, PooledDevice
 from optsched.cluster.relocation import read_evicted, read_moves
 from optsched.controllers.hypernode import ConfigError, read_sources
-from optsched.controllers.job.plugins.base import read_flags
+from optsched.controllers.job.plugin_interface import read_flags
 from optsched.controllers.ufm import UfmError, read_links
 from optsched.formats.codec.gpu_shares import parse_device_table
 from optsched.formats.codec.nodes import parse_node

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.controllers.job.plugins.base import read_flags
+from optsched.controllers.job.plugin_interface import read_flags
 from optsched.units.cron import CronError, parse_timetable
 from tests.fuzz.mutations import MOST, mutate_object, mutate_text
 from tests.fuzz.parsers import PARSERS, Parser, as_json, of_text, texts

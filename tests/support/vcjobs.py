@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import COMMAND, JOB, POD, POD_GROUP, Ref
-from optsched.controllers.job.plugins.base import KeyPair
+from optsched.controllers.job.plugin_interface import KeyPair
 from optsched.controllers.job.reconcile import JobReconciler, Options
 from tests.support.memory import MemoryWorld
 

@@ -1,30 +1,176 @@
-"""The objects that a job's plugins create, and the PVCs of its volumes.
+"""The objects that a job owns: its pods, the objects of its plugins, and the PVCs of its volumes.
 
-Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). Unlike in
-Volcano, PVC names are not random, so no PVC is created twice.
+Source: Volcano, pkg/controllers/job/job_controller_util.go (`createJobPod`) and
+job_controller_actions.go (`createJobIOIfNotExist`). Unlike in Volcano, PVC names are not random, so
+no PVC is created twice.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.api.json_fields import controller_of, owner_reference, subobject, uid_of
-from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
+from optsched.api.job import NumaPolicy
+from optsched.api.json_fields import (
+    controller_of,
+    owner_reference,
+    records,
+    subobject,
+    uid_of,
+    without_record,
+)
+from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, SECRET
 from optsched.api.meta import EventType
 from optsched.controllers.effects import Again, Create, Emit, Patch
-from optsched.controllers.job.object_names import claim_name
-from optsched.controllers.job.plugins.base import is_of_job
-from optsched.controllers.job.plugins.registry import plugins_of
+from optsched.controllers.job.builtin_plugins import plugins_of
+from optsched.controllers.job.object_names import claim_name, group_name, pod_name, template_spec
+from optsched.controllers.job.plugin_interface import Draft, add_mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from optsched.api.job import Job
+    from optsched.api.job import Job, TaskSpec
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect
-    from optsched.controllers.job.plugins.base import Extra, KeyPair
+    from optsched.controllers.job.plugin_interface import Flags, KeyPair, Plugin, PluginObject
+
+LEFT_OVER_S: Final = 1.0
+"""Seconds between checks whether an earlier job's object with the same name has terminated."""
+
+TAKEN_S: Final = 10.0
+"""Seconds between checks whether another owner's object still has the name of a job's object."""
+
+_SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
+"""Keys of a Secret whose values are generated only once."""
+_PASSED_ON_LABELS: Final = (wellknown.PREEMPTABLE, wellknown.COOLDOWN_TIME)
+_PASSED_ON: Final = (*_PASSED_ON_LABELS, wellknown.REVOCABLE_ZONE)
+_CONTAINER_LISTS: Final = ("env", "volumeMounts", "ports")
+_BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class PodBuilder:
+    """Builds the manifests of one job's pods from data that is the same for all of them.
+
+    `is_forwarded` is true if the job's queue has `extendClusters`.
+    """
+
+    job: Job
+    owner: Mapping[str, Any]
+    plugins: tuple[tuple[Plugin, Flags], ...]
+    volumes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    is_forwarded: bool
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
+        """Return the manifest of a task's pod with the given index."""
+        job, name = self.job, pod_name(self.job.meta.name, task.name, index)
+        draft = _build_draft(job, task, index, name, self.memo)
+        meta, labels, annotations = job.meta, job.meta.labels, job.meta.annotations
+        if not draft.spec.get("schedulerName"):
+            draft.spec["schedulerName"] = job.spec.scheduler_name
+        if job.spec.priority_class and not draft.spec.get("priorityClassName"):
+            draft.spec["priorityClassName"] = job.spec.priority_class
+        draft.labels.update({key: labels[key] for key in _PASSED_ON_LABELS if key in labels})
+        budget = next(((key,) for key in _BUDGETS if key in annotations), ())
+        passed_on = (*_PASSED_ON, *budget)
+        draft.annotations.update({key: annotations[key] for key in passed_on if key in annotations})
+        _set_identity(draft)
+        if self.is_forwarded:
+            draft.labels[wellknown.JOB_FORWARDING] = "true"
+            draft.annotations[wellknown.JOB_FORWARDING] = "true"
+        volumes, mounts = self.volumes
+        for volume in volumes:
+            draft.add_volume(volume)
+        add_mount(draft.containers, *mounts)
+        for plugin, flags in self.plugins:
+            plugin.change_pod(draft, flags)
+        return {
+            "apiVersion": POD.api_version,
+            "kind": POD.kind,
+            "metadata": {
+                "name": name,
+                "namespace": meta.namespace,
+                "labels": draft.labels,
+                "annotations": draft.annotations,
+                "ownerReferences": [self.owner],
+            },
+            "spec": _finish_spec(draft),
+        }
+
+
+def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodBuilder:
+    """Return the builder for a job's pods; `manifest` is the job as decoded JSON."""
+    owner = owner_reference(JOB, manifest)
+    return PodBuilder(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
+
+
+def _set_identity(draft: Draft) -> None:
+    """Set the labels and annotations that identify a pod's job, task and index."""
+    job, task = draft.job, draft.task
+    identity = {
+        wellknown.JOB_NAME: job.meta.name,
+        wellknown.TASK_SPEC: task.name,
+        wellknown.TASK_INDEX: str(draft.index),
+        wellknown.POD_QUEUE_NAME: job.spec.queue,
+    }
+    draft.labels.update(identity)
+    draft.labels[wellknown.JOB_NAMESPACE] = job.meta.namespace
+    draft.annotations.update(identity)
+    draft.annotations[wellknown.GROUP_NAME_ANNOTATIONS[0]] = group_name(job)
+    draft.annotations[wellknown.JOB_VERSION] = str(job.status.restarts.version)
+    draft.annotations[wellknown.JOB_RETRY_COUNT] = str(job.status.restarts.retries)
+    draft.annotations[wellknown.TEMPLATE_UID] = f"{job.meta.name}-{task.name}"
+    if task.topology_policy is not NumaPolicy.NONE:
+        draft.annotations[wellknown.NUMA_TOPOLOGY_POLICY] = task.topology_policy.value
+    if task.partition is not None:
+        draft.labels[wellknown.PARTITION_ID] = str(draft.index // task.partition.size)
+
+
+def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
+    """Return the draft of a pod, based on its task's pod template."""
+    meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
+    # Plugins append to the lists in `_CONTAINER_LISTS`, so each container gets its own copies.
+    containers, init_containers = (
+        [
+            {**each, **{name: records(each, name) for name in _CONTAINER_LISTS}}
+            for each in records(spec, part)
+        ]
+        for part in ("containers", "initContainers")
+    )
+    return Draft(
+        job=job,
+        task=task,
+        index=index,
+        name=name,
+        labels=dict(subobject(meta, "labels")),
+        annotations=without_record(subobject(meta, "annotations")),
+        spec=spec,
+        containers=containers,
+        init_containers=init_containers,
+        memo=memo,
+    )
+
+
+def _finish_spec(draft: Draft) -> dict[str, Any]:
+    """Return the pod spec after all plugins have changed the draft."""
+    spec = draft.spec
+    for part, found in (
+        ("containers", draft.containers),
+        ("initContainers", draft.init_containers),
+    ):
+        if found or part == "containers":
+            spec[part] = [
+                {
+                    name: value
+                    for name, value in each.items()
+                    if value or name not in _CONTAINER_LISTS
+                }
+                for each in found
+            ]
+    return spec
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
@@ -60,14 +206,7 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return list(volumes.values()), mounts
 
 
-LEFT_OVER_S: Final = 1.0
-"""Seconds between checks whether an earlier job's object with the same name has terminated."""
-
-TAKEN_S: Final = 10.0
-"""Seconds between checks whether another owner's object still has the name of a job's object."""
-
-
-def extra_effects(
+def sync_owned_objects(
     job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
     """Create a job's missing plugin objects and PVCs, and correct plugin objects that differ.
@@ -75,14 +214,14 @@ def extra_effects(
     `new_keys` generates an SSH key pair; it is None if the controllers have no access to Secrets.
     """
     for plugin, flags in plugins_of(job):
-        for extra in plugin.extras(job, flags):
-            if extra.kind == SECRET and new_keys is None:
+        for wanted in plugin.list_objects(job, flags):
+            if wanted.kind == SECRET and new_keys is None:
                 name, meta = plugin.name, job.meta
                 message = f"plugin {name} is disabled: controllers and webhook run with --no-{name}"
                 about = (JOB, meta.namespace, meta.name, meta.uid)
                 yield Emit(*about, EventType.WARNING, "PluginDisabled", message)
                 continue
-            yield from _sync_object(extra, job, manifest, world, new_keys)
+            yield from _sync_object(wanted, job, manifest, world, new_keys)
     for position, volume in enumerate(job.spec.volumes):
         if volume.claim is None or volume.claim_name:
             continue
@@ -108,43 +247,43 @@ def controlled(job: Job) -> dict[str, str]:
 
 
 def _sync_object(
-    extra: Extra,
+    wanted: PluginObject,
     job: Job,
     manifest: Manifest,
     world: World,
     new_keys: Callable[[], KeyPair] | None,
 ) -> Iterator[Effect]:
     labels = {wellknown.JOB_NAME: job.meta.name}
-    where = (extra.kind, job.meta.namespace, extra.name)
+    where = (wanted.kind, job.meta.namespace, wanted.name)
     known, unfollowed_metadata = world.get(*where), world.unfollowed_metadata(*where)
     found = known or unfollowed_metadata
     if found is None:
-        made = extra.manifest
-        if extra.with_keys is not None and new_keys is not None:
-            made = extra.with_keys(new_keys())
+        made = wanted.manifest
+        if wanted.with_keys is not None and new_keys is not None:
+            made = wanted.with_keys(new_keys())
         body = {
-            "apiVersion": extra.kind.api_version,
-            "kind": extra.kind.kind,
+            "apiVersion": wanted.kind.api_version,
+            "kind": wanted.kind.kind,
             "metadata": {
-                "name": extra.name,
+                "name": wanted.name,
                 "namespace": job.meta.namespace,
                 "labels": labels,
                 "ownerReferences": [owner_reference(JOB, manifest)],
             },
             **made,
         }
-        yield Create(extra.kind, body)
+        yield Create(wanted.kind, body)
         return
     owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
-        yield from _report_foreign_object(extra, job, found)
+        yield from _report_foreign_object(wanted, job, found)
         return
     # Only labelled objects are watched. An object that Volcano created lacks the label, so it is
     # added.
-    changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
+    changes: dict[str, Any] = {"metadata": {"labels": labels}, **wanted.kept}
     if known is not None:
         changes = {}
-        for name, fields in extra.kept.items():
+        for name, fields in wanted.kept.items():
             have = subobject(known, name)
             removed = [key for key in have if key not in fields and key not in _SECRETS]
             merged = {key: value for key, value in fields.items() if have.get(key) != value}
@@ -154,12 +293,22 @@ def _sync_object(
         yield Patch(*where, changes, uid_of(found))
 
 
-def _report_foreign_object(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
+def _is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
+    """Return whether an owner reference names this job, or an earlier job with the same name."""
+    return (
+        owner is not None
+        and owner.get("apiVersion") == JOB.api_version
+        and owner.get("kind") == JOB.kind
+        and owner.get("name") == job.meta.name
+    )
+
+
+def _report_foreign_object(wanted: PluginObject, job: Job, found: Manifest) -> Iterator[Effect]:
     """Check again later; report the object unless an earlier job with the same name owns it."""
-    if is_of_job(controller_of(found), job):
+    if _is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return
-    what = f"{extra.kind.kind} {job.meta.namespace}/{extra.name}"
+    what = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
     message = f"{what} was not created for this job: the job uses the object but does not change it"
     yield Emit(
         JOB,
@@ -172,7 +321,3 @@ def _report_foreign_object(extra: Extra, job: Job, found: Manifest) -> Iterator[
         code=what,
     )
     yield Again(TAKEN_S)
-
-
-_SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
-"""Keys of a Secret whose values are generated only once."""

@@ -10,8 +10,8 @@ from optsched.api.job import parse_job
 from optsched.api.json_fields import job_phase_of, meta_of
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
 from optsched.api.meta import NOT_A_MAPPING
+from optsched.controllers.job.owned_objects import pod_maker
 from optsched.controllers.job.podgroups import desired_group, first_tasks, waits
-from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.units import FieldError
 

@@ -54,6 +54,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
+from optsched.controllers.job.builtin_plugins import plugin_problems
 from optsched.controllers.job.lifecycle_policies import apply_policies, awaited_deletions
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.observed_job import (
@@ -72,17 +73,16 @@ from optsched.controllers.job.observed_job import (
 from optsched.controllers.job.owned_objects import (
     LEFT_OVER_S,
     controlled,
-    extra_effects,
     missing_claims,
+    pod_maker,
+    sync_owned_objects,
 )
-from optsched.controllers.job.plugins.registry import plugin_problems
 from optsched.controllers.job.podgroups import (
     desired_group,
     group_changes,
     is_admitted,
     why_waiting,
 )
-from optsched.controllers.job.pods import pod_maker
 from optsched.controllers.job.status import (
     FINISHED,
     LIVING,
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Effect, Effects
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
     from optsched.controllers.job.observed_job import ObservedJob, PodView
-    from optsched.controllers.job.plugins.base import KeyPair
+    from optsched.controllers.job.plugin_interface import KeyPair
 
 
 CLAIM_AGAIN_S: Final = 2.0
@@ -392,7 +392,7 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
 def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
     """Reconcile a pending or running job: create its missing objects and delete surplus pods."""
     job, observed, manifest = case.job, case.observed, case.manifest
-    effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
+    effects: list[Effect] = [*sync_owned_objects(job, manifest, case.world, new_keys)]
     if observed.group is None:
         effects.append(Create(POD_GROUP, desired_group(job, manifest, case.get_class)))
     elif changes := group_changes(observed.group, job, manifest, case.get_class):

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from optsched.controllers.job.plugins.base import KeyPair
+from optsched.controllers.job.plugin_interface import KeyPair
 from optsched.kube.client.client import connect
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics

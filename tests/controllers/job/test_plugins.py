@@ -12,10 +12,10 @@ from optsched.api.job import parse_job
 from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import CONFIG_MAP, JOB, NETWORK_POLICY, SECRET, SERVICE, Ref
 from optsched.controllers.effects import Again, Emit, Patch
+from optsched.controllers.job.builtin_plugins import PLUGINS, plugin_problems
 from optsched.controllers.job.object_names import host, hosts
-from optsched.controllers.job.plugins.base import read_flags
-from optsched.controllers.job.plugins.registry import PLUGINS, plugin_problems
-from optsched.controllers.job.pods import pod_maker
+from optsched.controllers.job.owned_objects import pod_maker
+from optsched.controllers.job.plugin_interface import read_flags
 from optsched.controllers.job.reconcile import SCOPES
 from tests.support.vcjobs import Play, container, job, task
 

@@ -8,9 +8,8 @@ import pytest
 
 from optsched.api.job import parse_job
 from optsched.api.kinds import PRIORITY_CLASS, QUEUE
-from optsched.controllers.job.owned_objects import pod_volumes
+from optsched.controllers.job.owned_objects import pod_maker, pod_volumes
 from optsched.controllers.job.podgroups import desired_group, group_changes
-from optsched.controllers.job.pods import pod_maker
 from tests.support.memory import MemoryWorld
 from tests.support.usage import least
 from tests.support.vcjobs import Play, container, job, task

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
-from optsched.api.json_fields import records, subobject, without_record
-from optsched.api.kinds import JOB
-from optsched.controllers.job.object_names import template_spec
+from optsched.api.json_fields import records
 from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
@@ -90,7 +88,6 @@ def _parse_value(text: str, like: Value) -> Value | None:
 
 
 Container = dict[str, Any]
-_LISTS = ("env", "volumeMounts", "ports")
 
 
 @dataclass(slots=True)
@@ -108,9 +105,9 @@ class Draft:
     labels: dict[str, str]
     annotations: dict[str, str]
     spec: dict[str, Any]
-    containers: list[Container] = field(default_factory=list)
-    init_containers: list[Container] = field(default_factory=list)
-    memo: dict[str, Any] = field(default_factory=dict)
+    containers: list[Container]
+    init_containers: list[Container]
+    memo: dict[str, Any]
 
     def once_per_job(self, plugin: str, compute: Callable[[], T]) -> T:
         """Return a plugin's `compute()` result, which is computed once for all pods of the job."""
@@ -126,56 +123,6 @@ class Draft:
     def add_volume(self, volume: dict[str, Any]) -> None:
         """Add a volume to the pod."""
         self.spec["volumes"] = [*records(self.spec, "volumes"), volume]
-
-
-def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
-    """Return the draft of a pod, based on its task's pod template."""
-    meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
-    # Plugins append to the lists in `_LISTS`, so each container gets its own copies.
-    containers, init_containers = (
-        [{**each, **{name: records(each, name) for name in _LISTS}} for each in records(spec, part)]
-        for part in ("containers", "initContainers")
-    )
-    return Draft(
-        job=job,
-        task=task,
-        index=index,
-        name=name,
-        labels=dict(subobject(meta, "labels")),
-        annotations=without_record(subobject(meta, "annotations")),
-        spec=spec,
-        containers=containers,
-        init_containers=init_containers,
-        memo=memo,
-    )
-
-
-def finished_spec(draft: Draft) -> dict[str, Any]:
-    """Return the pod spec after all plugins have changed the draft."""
-    spec = draft.spec
-    for part, found in (
-        ("containers", draft.containers),
-        ("initContainers", draft.init_containers),
-    ):
-        if found or part == "containers":
-            spec[part] = [
-                {name: value for name, value in each.items() if value or name not in _LISTS}
-                for each in found
-            ]
-    return spec
-
-
-def add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Append environment variables to each container."""
-    for container in containers:
-        container["env"] += variables
-
-
-def add_port(containers: Iterable[Container], name: str, port: int) -> None:
-    """Add a port to each container that does not have a port with this number."""
-    for container in containers:
-        if all(known.get("containerPort") != port for known in container["ports"]):
-            container["ports"].append({"name": name, "containerPort": port, "protocol": "TCP"})
 
 
 def add_mount(containers: Iterable[Container], *mounts: dict[str, Any]) -> None:
@@ -196,7 +143,7 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
+class PluginObject:
     """An object that a plugin creates in addition to the pods.
 
     Attributes
@@ -224,9 +171,9 @@ class Plugin:
     ----------
     flags
         The plugin's flags with their default values.
-    dress
+    change_pod
         Changes the draft of a pod.
-    extras
+    list_objects
         Returns the objects that the plugin creates in addition to the pods.
     needs
         Names of the plugins that this plugin requires.
@@ -234,32 +181,6 @@ class Plugin:
 
     name: str
     flags: Defaults
-    dress: Callable[[Draft, Flags], None]
-    extras: Callable[[Job, Flags], tuple[Extra, ...]] = lambda job, flags: ()
+    change_pod: Callable[[Draft, Flags], None]
+    list_objects: Callable[[Job, Flags], tuple[PluginObject, ...]] = lambda job, flags: ()
     needs: tuple[str, ...] = ()
-
-
-def variable(name: str, value: object) -> dict[str, Any]:
-    """Return an environment variable of a container as a JSON object."""
-    return {"name": name, "value": str(value)}
-
-
-def task_named(job: Job, name: str) -> TaskSpec | None:
-    """Return a job's task by name, or None if there is no such task."""
-    return next((task for task in job.spec.tasks if task.name == name), None)
-
-
-def replicas_of(job: Job, name: str) -> int:
-    """Return the number of replicas of the task with this name; 0 if there is no such task."""
-    task = task_named(job, name)
-    return 0 if task is None else task.replicas
-
-
-def is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
-    """Return whether an owner reference names this job, or an earlier job with the same name."""
-    return (
-        owner is not None
-        and owner.get("apiVersion") == JOB.api_version
-        and owner.get("kind") == JOB.kind
-        and owner.get("name") == job.meta.name
-    )
