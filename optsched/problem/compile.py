@@ -15,8 +15,7 @@ from optsched.cluster.reservation import binding_reservations
 from optsched.cluster.snapshot import NO_POD_LIMIT, are_identical
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
-from optsched.problem.columns import NodeColumns
-from optsched.problem.gang_columns import GangColumns, find_objects, group_values
+from optsched.problem.columns import GangColumns, NodeColumns, find_objects, group_values
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays, with_demand
 from optsched.problem.relations import TermMatcher, build_relations, find_terms

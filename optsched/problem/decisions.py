@@ -1,18 +1,23 @@
-"""An engine's decisions as arrays over the axes of a problem."""
+"""An engine's decisions, and the nominations of pending tasks, over the axes of a problem.
+
+Capacity on the nominated node of a task is reserved for the task.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from optsched.problem.arrays import UNPLACED, frozen
+from optsched.problem.problem import cached_by_problem
 
 if TYPE_CHECKING:
     from optsched.cluster.decisions import Evict
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,3 +66,68 @@ class Decisions:
         )
         arrays_equal = all(np.array_equal(one, another) for one, another in pairs)
         return arrays_equal and self.evictions == other.evictions
+
+
+Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
+"""Sorted (entry, node, number of tasks) triples; an entry is a group of equal tasks."""
+
+
+def find_nominations(problem: Problem) -> dict[int, Nominations]:
+    """Return the nominations (`status.nominatedNodeName`) of pending tasks, keyed by gang index.
+
+    The oldest gang comes first. Nominations to nodes that do not exist or are not ready are
+    ignored.
+    """
+    named = _list_nominated_tasks(problem)
+    if not named:
+        return {}
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
+    ends = problem.shapes.count
+    counts: dict[int, dict[tuple[int, int], int]] = {}
+    for task, name in named:
+        gang = int(problem.gang_of[task])
+        if name not in index_of or problem.shape_of[gang] < 0:
+            continue
+        first = int(problem.shapes.start[problem.shape_of[gang]])
+        left, entry = task - int(problem.task_start[gang]), 0
+        while left >= ends[first + entry]:
+            left -= int(ends[first + entry])
+            entry += 1
+        of_gang = counts.setdefault(gang, {})
+        nomination = (entry, index_of[name])
+        of_gang[nomination] = of_gang.get(nomination, 0) + 1
+    order = sorted(counts, key=lambda g: (int(problem.created_ms[g]), g))
+    return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}
+
+
+@cached_by_problem
+def nominated_amounts(problem: Problem) -> I64:
+    """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
+
+    The amount is the sum of the requests of nominated tasks of undecided or placed gangs, minus the
+    usage that decided gangs already added. It is never negative. Nominations to nodes that do not
+    exist or are not ready are ignored.
+    """
+    amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
+    named = _list_nominated_tasks(problem)
+    if not named:
+        return amounts
+    ready = {n.name for n in problem.snapshot.nodes if n.ready}
+    tasks = np.array([i for i, name in named if name in ready], np.int64)
+    gangs = problem.gang_of[tasks]
+    tasks = tasks[(problem.shape_of[gangs] >= 0) | (problem.settled[gangs] == 1)]
+    queue_of = problem.queue_of[problem.gang_of[tasks]]
+    np.add.at(amounts, queue_of, problem.classes.request[problem.task_class[tasks]])
+    left: I64 = np.maximum(amounts - problem.queues.gained, 0)
+    return left
+
+
+def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
+    """Return the (task index, node name) pairs of pending tasks with a nominated node."""
+    in_gang = problem.gang_columns.flags(_has_nominations)[problem.gang_of]
+    tasks = ((i, problem.task(i).nominated_node) for i in np.flatnonzero(in_gang).tolist())
+    return [(i, node) for i, node in tasks if node]
+
+
+def _has_nominations(row: GangRow) -> bool:
+    return any(task.nominated_node for task in row.pending)

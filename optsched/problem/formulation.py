@@ -27,7 +27,7 @@ import numpy as np
 
 from optsched.problem.arrays import frozen, ranges, row_groups
 from optsched.problem.linear import Expression, LinearModel
-from optsched.problem.subgroups import NO_PART
+from optsched.problem.shapes import NO_PART
 from optsched.problem.topology import CLUSTER
 
 if TYPE_CHECKING:

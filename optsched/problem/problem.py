@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.columns import NodeColumns
-    from optsched.problem.gang_columns import GangColumns
+    from optsched.problem.columns import GangColumns, NodeColumns
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Relations
     from optsched.problem.shapes import GangRow, GangShape, Relation

@@ -10,7 +10,7 @@ import numpy as np
 from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import frozen
 from optsched.problem.problem import cached_by_problem
-from optsched.problem.subgroups import NO_PART
+from optsched.problem.shapes import NO_PART
 from optsched.problem.topology import NOWHERE
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import numpy as np
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
-from optsched.solver.preemption.joint.candidates import find_candidates
+from optsched.solver.preemption.candidate_victims import SessionFacts, find_candidates
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
-from optsched.solver.preemption.sequential.running import SessionFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import Victims, covers, find_unpreemptable
 from optsched.problem.running import running_tasks
-from optsched.solver.preemption.sequential.running import find_minimum_request
+from optsched.solver.preemption.candidate_victims import find_minimum_request
 from optsched.units import count_noun
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.shares.queue_limits import kept_amounts
-from optsched.problem.nominations import nominated_amounts
+from optsched.problem.decisions import nominated_amounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

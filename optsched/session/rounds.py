@@ -13,7 +13,7 @@ from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
-from optsched.problem.nominations import find_nominations
+from optsched.problem.decisions import find_nominations
 from optsched.session.bounds import can_evict
 from optsched.session.candidates import Round
 from optsched.session.evicting_pipeline import EvictingPipeline

@@ -17,12 +17,11 @@ from optsched.plugins.ledger import Ledger
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.solver.greedy.gang_classes import GangClasses
 from optsched.solver.greedy.nodes import scorers_of
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.solver.greedy.preemption import GreedyPreemption
-from optsched.solver.greedy.queue_order import GangOrder
+from optsched.solver.greedy.queue_order import GangClasses, GangOrder
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.shuffle import shuffle
 from optsched.units import parse_duration_ms

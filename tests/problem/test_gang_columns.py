@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.problem.gang_columns import GangColumns, group_values
+from optsched.problem.columns import GangColumns, group_values
 from optsched.problem.shapes import gang_row
 from tests.support.small import gang, shape
 

@@ -8,8 +8,7 @@ import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.topology import SubGroupRule, TopologyRequest
-from optsched.problem.shapes import gang_row
-from optsched.problem.subgroups import NO_PART, Part
+from optsched.problem.shapes import NO_PART, Part, gang_row
 from tests.support.small import gang, running, shape
 
 RACK = TopologyRequest(highest_tier=1)

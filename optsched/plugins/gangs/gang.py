@@ -20,7 +20,7 @@ from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import frozen
 from optsched.problem.running import running_tasks
-from optsched.problem.subgroups import NO_PART, find_subgroups
+from optsched.problem.shapes import NO_PART, find_subgroups
 from optsched.units import amount_text, count_noun
 
 if TYPE_CHECKING:

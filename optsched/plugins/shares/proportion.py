@@ -35,7 +35,7 @@ from optsched.plugins.shares.tree_fairness import FAIR_SHARE, HALF_LIFE_ARGUMENT
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.problem.arrays import UNLIMITED
-from optsched.problem.nominations import nominated_amounts
+from optsched.problem.decisions import nominated_amounts
 from optsched.problem.running import running_tasks
 from optsched.units import PODS, amount_text
 

@@ -26,7 +26,7 @@ from optsched.plugins.declaration import (
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.problem.formulation import Choices, candidates, widest
 from optsched.problem.linear import Expression
-from optsched.problem.subgroups import NO_PART
+from optsched.problem.shapes import NO_PART
 from optsched.problem.topology import CLUSTER
 from optsched.problem.topology_units import holders, units_of
 from optsched.units import CPU, MEMORY, count_noun

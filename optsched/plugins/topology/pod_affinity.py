@@ -16,9 +16,8 @@ import numpy as np
 
 from optsched.cluster.task import PodTerm
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
-from optsched.problem.future_problem import without_terminating
 from optsched.problem.relations import TermKind
-from optsched.problem.running import running_tasks, selected_tasks, stakes_in
+from optsched.problem.running import running_tasks, selected_tasks, stakes_in, without_terminating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

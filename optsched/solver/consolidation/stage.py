@@ -25,6 +25,7 @@ from optsched.solver.consolidation.model import (
     build_formulation,
     encode,
     find_broken_entries,
+    read_solution,
 )
 from optsched.solver.consolidation.movable_tasks import (
     build_movables,
@@ -32,10 +33,9 @@ from optsched.solver.consolidation.movable_tasks import (
     movable_tasks,
     select_promising,
 )
-from optsched.solver.consolidation.solution import read_solution
 from optsched.solver.model.encoding import incumbent_values
 from optsched.solver.portfolio import find_nominated_gangs, find_tied_gangs, fix_decisions
-from optsched.solver.preemption.sequential.running import find_minimum_request
+from optsched.solver.preemption.candidate_victims import find_minimum_request
 from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+    from optsched.solver.consolidation.model import Relocation
     from optsched.solver.consolidation.movable_tasks import Movables
-    from optsched.solver.consolidation.solution import Relocation
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
 

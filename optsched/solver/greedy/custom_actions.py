@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.custom.proposals import Proposal
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.placement import PlacementState
     from optsched.solver.greedy.preemption import GreedyPreemption

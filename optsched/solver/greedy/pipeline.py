@@ -22,13 +22,12 @@ from optsched.problem.arrays import without_marked
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.custom_actions import CustomActionRunner
-from optsched.solver.greedy.gang_classes import GangClasses
 from optsched.solver.greedy.gang_preemption import GangPreemption, GangPreemptionOptions
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
-from optsched.solver.greedy.queue_order import GangOrder, QueueOrder
-from optsched.solver.greedy.start_bounds import find_lacking_shapes
+from optsched.solver.greedy.queue_order import GangClasses, GangOrder, QueueOrder
 from optsched.solver.greedy.topology import TopologyPlacement
+from optsched.solver.model.node_masks import find_lacking_shapes
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangRow
 

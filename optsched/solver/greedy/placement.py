@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.plugins.ledger import Ledger
 from optsched.problem.arrays import UNPLACED, without_marked
-from optsched.problem.future_problem import without_terminating
+from optsched.problem.running import without_terminating
 from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable
 from optsched.solver.greedy.plugins import GreedyPlugins
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.nodes import NodeView
 

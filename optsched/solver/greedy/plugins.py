@@ -11,7 +11,7 @@ import numpy as np
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.plugins.extension_points import Greedy, KeyReach, Switch
 from optsched.problem.arrays import UNLIMITED
-from optsched.problem.future_problem import without_residents
+from optsched.problem.running import without_residents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

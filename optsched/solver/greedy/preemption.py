@@ -21,14 +21,17 @@ import numpy as np
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.extension_points import Switch
 from optsched.plugins.nodes.node_filters import preferred_nodes
-from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.relations import TermKind
-from optsched.problem.running import running_tasks, selected_tasks
+from optsched.problem.running import (
+    running_tasks,
+    selected_tasks,
+    without_gangs,
+    without_terminating,
+)
 from optsched.solver.greedy.eviction_log import EvictionLog
-from optsched.solver.greedy.gang_classes import ALONE
 from optsched.solver.greedy.nodes import NOWHERE
-from optsched.solver.greedy.queue_order import GangQueue, group_by_queue
-from optsched.solver.greedy.start_bounds import find_lacking_shapes
+from optsched.solver.greedy.queue_order import ALONE, GangQueue, group_by_queue
+from optsched.solver.model.node_masks import find_lacking_shapes
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -36,9 +39,8 @@ if TYPE_CHECKING:
 
     from optsched.plugins.extension_points import Blocker
     from optsched.problem.arrays import I64, Bool
-    from optsched.solver.greedy.gang_classes import GangClasses
     from optsched.solver.greedy.placement import PlacementState
-    from optsched.solver.greedy.queue_order import GangOrder, Key
+    from optsched.solver.greedy.queue_order import GangClasses, GangOrder, Key
 
 _Entry = tuple[int, int]
 """A gang index, and the index of one of its entries (groups of equal tasks)."""

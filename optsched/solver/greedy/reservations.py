@@ -20,7 +20,7 @@ from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.ordering.reservation import NEVER, expected_ends
 from optsched.plugins.scores.nodeorder import find_preferences
 from optsched.problem.arrays import UNLIMITED, frozen
-from optsched.problem.gang_columns import GangColumns
+from optsched.problem.columns import GangColumns
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.pipeline import find_start
 from optsched.solver.model.node_masks import static_mask

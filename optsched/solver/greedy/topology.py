@@ -18,7 +18,7 @@ from optsched.plugins.gangs.gang import SubGroups
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.formulation import candidates
-from optsched.problem.subgroups import NO_PART
+from optsched.problem.shapes import NO_PART
 from optsched.problem.topology import NOWHERE
 from optsched.problem.topology_units import entry_tasks, residents
 from optsched.solver.greedy.nodes import NodeView

@@ -13,8 +13,7 @@ from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import Configurations, LevelModel, Objective, Placement
 from optsched.solver.cpsat.pricing import check_size, useful_capacity
-from optsched.solver.model.assignment import assign_tasks, count_domains_taken
-from optsched.solver.model.domain_copies import copy_classes
+from optsched.solver.model.assignment import assign_tasks, copy_classes, count_domains_taken
 from optsched.solver.model.node_masks import (
     allowed_nodes,
     count_fitting_tasks,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import LevelUpdate
-    from optsched.solver.model.domain_copies import DomainCopies
+    from optsched.solver.model.assignment import DomainCopies
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64

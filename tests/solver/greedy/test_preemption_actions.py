@@ -26,10 +26,10 @@ from optsched.policy.load import load_policy, parse_policy
 from optsched.policy.policy import SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.session.session import SessionContext, run_session
-from optsched.solver.greedy.gang_classes import ALONE, GangClasses
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
+from optsched.solver.greedy.queue_order import ALONE, GangClasses
 from tests.support.contests import Most, crowds
 from tests.support.effort import num_examples
 from tests.support.small import CPU, HOST, cluster, gang, node, running, shape

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from optsched.problem.arrays import I64, UNLIMITED
 from optsched.problem.compile import compile_problem
-from optsched.solver.greedy.start_bounds import count_fitting_tasks, find_lacking_shapes
+from optsched.solver.model.node_masks import bound_fitting_tasks, find_lacking_shapes
 from tests.support.small import cluster, gang, node, shape
 
 
@@ -18,7 +18,7 @@ from tests.support.small import cluster, gang, node, shape
     arrays(np.int64, (5, 3), elements=st.integers(0, 7)),
 )
 def test_tasks_are_counted_node_by_node(idle: I64, request: I64) -> None:
-    found = count_fitting_tasks(idle, request).tolist()
+    found = bound_fitting_tasks(idle, request).tolist()
     for most, amounts in zip(found, request.tolist(), strict=True):
         fits = [
             min((max(left, 0) // a for left, a in zip(row, amounts, strict=True) if a), default=-1)

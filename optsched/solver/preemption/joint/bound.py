@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.solver.preemption.candidate_victims import SessionFacts
     from optsched.solver.preemption.sequential.eviction_problem import Groups, Whole
     from optsched.solver.preemption.sequential.limits import Unit
-    from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
 """Maximum number of (reclaimer class, lending queue) pairs with rows in a bounding model.

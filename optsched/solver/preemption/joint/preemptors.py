@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.entitlement import ReclaimPair
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 class Preemptors:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
     from optsched.solver.preemption.sequential.stage import VictimSearchSettings
 
 
@@ -345,8 +345,6 @@ def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement
     See `plugins.shares.entitlement`.
     """
     problem, facts = joint.form.problem, joint.facts
-    if facts.due is None:
-        return ()
     number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
     queue_of = {
         t.key: int(q) for t, q in zip(facts.running.tasks, facts.running.queue_of, strict=True)
@@ -354,11 +352,8 @@ def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement
     found: dict[tuple[int, int], int] = {}
     for eviction in evictions:
         if eviction.action == RECLAIM:
-            gang = number[eviction.preemptor]
-            queue, lender = int(problem.queue_of[gang]), queue_of[eviction.task]
-            requested = np.flatnonzero(facts.request_of(gang).any(axis=0)).tolist()
-            for a in np.flatnonzero(facts.above[queue] & ~facts.above[lender]).tolist():
-                found |= {(a, r): int(facts.due[a, r]) for r in requested if facts.due[a, r] > 0}
+            lender = np.array([queue_of[eviction.task]], np.int64)
+            found |= facts.entitled(number[eviction.preemptor], lender)
     names, resources = problem.queues.names, problem.resources
     return tuple(
         Entitlement(names[q], resources[r], most) for (q, r), most in sorted(found.items())

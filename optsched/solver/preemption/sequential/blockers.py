@@ -9,7 +9,7 @@ import numpy as np
 from optsched.plugins.extension_points import Blocker, EvictionGroups, NodeModel
 from optsched.plugins.ruleset import VictimRelevance
 from optsched.problem.arrays import row_groups
-from optsched.problem.future_problem import without_gangs, without_residents
+from optsched.problem.running import without_gangs, without_residents
 from optsched.solver.preemption.sequential.eviction_problem import BlockedNodes, OtherPlacements
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
+    from optsched.solver.preemption.candidate_victims import SessionFacts
     from optsched.solver.preemption.sequential.eviction_problem import (
         EvictionProblem,
         EvictionState,
         Groups,
     )
-    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
 class Blockers:

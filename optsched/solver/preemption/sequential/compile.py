@@ -10,6 +10,11 @@ import numpy as np
 from optsched.plugins.nodes.node_filters import preferred_nodes
 from optsched.plugins.ordering.reservation import find_usable_nodes
 from optsched.solver.model.node_masks import static_mask
+from optsched.solver.preemption.candidate_victims import (
+    SessionFacts,
+    VictimGrouper,
+    find_minimum_request,
+)
 from optsched.solver.preemption.sequential.blockers import Blockers
 from optsched.solver.preemption.sequential.eviction_problem import (
     EvictionConstraints,
@@ -17,8 +22,6 @@ from optsched.solver.preemption.sequential.eviction_problem import (
     claims,
 )
 from optsched.solver.preemption.sequential.limits import Limits
-from optsched.solver.preemption.sequential.running import SessionFacts, find_minimum_request
-from optsched.solver.preemption.sequential.victim_groups import VictimGrouper
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -470,20 +473,6 @@ class EvictionCompiler:
         """
         grows = not self.has_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
-
-    def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """Return the amounts that queues may hold after reclaiming, keyed by (queue, resource)."""
-        due, queue = self.facts.due, int(self.problem.queue_of[gang])
-        requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
-        if due is None:
-            return {}
-        return {
-            (a, r): int(due[a, r])
-            for lender in np.unique(lenders).tolist()
-            for a in np.flatnonzero(self.facts.above[queue] & ~self.facts.above[lender]).tolist()
-            for r in requested
-            if due[a, r] > 0
-        }
 
     def find_kept_capacity(
         self, gang: int, state: EvictionState

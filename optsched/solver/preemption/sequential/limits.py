@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
+    from optsched.solver.preemption.candidate_victims import SessionFacts
     from optsched.solver.preemption.sequential.eviction_problem import (
         EvictionState,
         Groups,
         Whole,
     )
-    from optsched.solver.preemption.sequential.running import SessionFacts
 
 
 class Limits:

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.decisions import Decisions
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Decisions, Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import Limits
@@ -600,7 +599,7 @@ class _Stage:
         for held in (state.used, state.firm):
             np.subtract.at(held, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
-        state.entitled |= self._compiler.entitled(gang, running.queue_of[chosen[~own]])
+        state.entitled |= self._compiler.facts.entitled(gang, running.queue_of[chosen[~own]])
         for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
             task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
             key = problem.snapshot.gangs[gang].key

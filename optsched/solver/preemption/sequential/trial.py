@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.nominations import Nominations
+    from optsched.problem.decisions import Nominations
     from optsched.solver.preemption.sequential.compile import EvictionCompiler
     from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 

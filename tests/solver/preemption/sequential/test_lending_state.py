@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.solver.preemption.sequential.eviction_problem import Lending, LendingOption
-from optsched.solver.preemption.sequential.lending_state import LendingState
+from optsched.solver.preemption.sequential.heuristic import LendingState
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
