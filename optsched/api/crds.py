@@ -1,4 +1,4 @@
-"""The custom resource kinds and their schemas, which the manifests in `deploy/crds` define.
+"""Schemas of PriorityClasses and custom resources; the latter are the manifests in `deploy/crds`.
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from optsched.api import kinds
-from optsched.api.fields import Schema, record
-from optsched.api.priorityclass import PRIORITY_CLASS_SCHEMA
+from optsched.api.fields import Schema, boolean, integer, record, text
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -47,6 +46,22 @@ CUSTOM_KINDS: Final = (
     kinds.COLOCATION_CONFIGURATION,
 )
 """The custom resource kinds that the manifests in `deploy/crds` define."""
+
+PRIORITY_CLASS_SCHEMA: Final = record(
+    "A name for a priority.",
+    ("value",),
+    apiVersion=text("Group and version of the kind."),
+    kind=text("Name of the kind."),
+    metadata={"type": "object"},
+    value=integer("The priority; pods with a higher priority are scheduled first."),
+    globalDefault=boolean("Whether this is the class of pods that name none."),
+    description=text("When to use this class."),
+    preemptionPolicy=text(
+        "Whether pods of this class may preempt pods with a lower priority.",
+        enum=["PreemptLowerPriority", "Never"],
+        default="PreemptLowerPriority",
+    ),
+)
 
 _CHECKED_KINDS: Final = frozenset(CUSTOM_KINDS) - {
     kinds.NODE_SHARD,

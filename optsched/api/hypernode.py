@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optsched.api import kinds
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields, LabelSelector, read_selector
 from optsched.api.meta import parse_meta
+from optsched.units import format_time
 from optsched.units.patterns import PatternError, parse_pattern
 
 if TYPE_CHECKING:
@@ -302,3 +303,17 @@ def parse_nodeshard(obj: object) -> tuple[NodeShard | None, tuple[FieldError, ..
         errors=tuple(errors),
     )
     return found, found.errors
+
+
+def nodeshard_status_patch(
+    in_use: list[str], to_remove: list[str], to_add: list[str], now_ms: int
+) -> dict[str, Any]:
+    """Return the JSON merge patch for the status subresource of a NodeShard."""
+    return {
+        "status": {
+            "nodesInUse": in_use,
+            "nodesToRemove": to_remove,
+            "nodesToAdd": to_add,
+            "lastUpdateTime": format_time(now_ms),
+        }
+    }

@@ -15,19 +15,20 @@ class Kind:
     """A kind of API object.
 
     `group` is empty for the core group. `plural` is the name in API paths. `has_status` is true if
-    the kind has a status subresource. `categories` holds the kind's `kubectl get` categories, each
-    of which lists the objects of several kinds.
+    the kind has a status subresource.
     """
 
     group: str
     version: str
     kind: str
     plural: str
-    singular: str
-    short_names: tuple[str, ...] = ()
     namespaced: bool = True
     has_status: bool = False
-    categories: tuple[str, ...] = ()
+
+    @property
+    def singular(self) -> str:
+        """The name of one object of the kind in commands and messages, such as podgroup."""
+        return self.kind.lower()
 
     @property
     def api_version(self) -> str:
@@ -58,231 +59,86 @@ class Ref:
 SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
 BATCH_GROUP: Final = "batch.volcano.sh"
 FLOW_GROUP: Final = "flow.volcano.sh"
-_VOLCANO: Final = ("volcano",)
 
 QUEUE: Final = Kind(
-    SCHEDULING_GROUP,
-    "v1beta1",
-    "Queue",
-    "queues",
-    "queue",
-    ("q", "queue-v1beta1"),
-    namespaced=False,
-    has_status=True,
-    categories=_VOLCANO,
+    SCHEDULING_GROUP, "v1beta1", "Queue", "queues", namespaced=False, has_status=True
 )
-POD_GROUP: Final = Kind(
-    SCHEDULING_GROUP,
-    "v1beta1",
-    "PodGroup",
-    "podgroups",
-    "podgroup",
-    ("pg", "podgroup-v1beta1"),
-    categories=_VOLCANO,
-)
+POD_GROUP: Final = Kind(SCHEDULING_GROUP, "v1beta1", "PodGroup", "podgroups")
 SCHEDULING_POD_GROUPS: Final = tuple(
-    Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
+    Kind("scheduling.k8s.io", version, "PodGroup", "podgroups")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
 """The upstream Kubernetes PodGroup kind in each version, newest first; clusters serve some."""
 HYPER_NODE: Final = Kind(
-    "topology.volcano.sh",
-    "v1alpha1",
-    "HyperNode",
-    "hypernodes",
-    "hypernode",
-    ("hn",),
-    namespaced=False,
-    has_status=True,
-    categories=_VOLCANO,
+    "topology.volcano.sh", "v1alpha1", "HyperNode", "hypernodes", namespaced=False, has_status=True
 )
 NUMATOPOLOGY: Final = Kind(
-    "nodeinfo.volcano.sh",
-    "v1alpha1",
-    "Numatopology",
-    "numatopologies",
-    "numatopology",
-    ("numatopo",),
-    namespaced=False,
-    categories=_VOLCANO,
+    "nodeinfo.volcano.sh", "v1alpha1", "Numatopology", "numatopologies", namespaced=False
 )
 NODE_SHARD: Final = Kind(
-    "shard.volcano.sh",
-    "v1alpha1",
-    "NodeShard",
-    "nodeshards",
-    "nodeshard",
-    ("nsh",),
-    namespaced=False,
-    has_status=True,
-    categories=_VOLCANO,
+    "shard.volcano.sh", "v1alpha1", "NodeShard", "nodeshards", namespaced=False, has_status=True
 )
-JOB: Final = Kind(
-    BATCH_GROUP,
-    "v1alpha1",
-    "Job",
-    "jobs",
-    "job",
-    ("vcjob", "vj"),
-    has_status=True,
-    categories=_VOLCANO,
-)
-CRON_JOB: Final = Kind(
-    BATCH_GROUP,
-    "v1alpha1",
-    "CronJob",
-    "cronjobs",
-    "cronjob",
-    ("cronvcjob", "cronvj"),
-    has_status=True,
-    categories=_VOLCANO,
-)
-COMMAND: Final = Kind(
-    "bus.volcano.sh", "v1alpha1", "Command", "commands", "command", categories=_VOLCANO
-)
-JOB_FLOW: Final = Kind(
-    FLOW_GROUP,
-    "v1alpha1",
-    "JobFlow",
-    "jobflows",
-    "jobflow",
-    ("jf",),
-    has_status=True,
-    categories=_VOLCANO,
-)
-JOB_TEMPLATE: Final = Kind(
-    FLOW_GROUP,
-    "v1alpha1",
-    "JobTemplate",
-    "jobtemplates",
-    "jobtemplate",
-    ("jt",),
-    has_status=True,
-    categories=_VOLCANO,
-)
+JOB: Final = Kind(BATCH_GROUP, "v1alpha1", "Job", "jobs", has_status=True)
+CRON_JOB: Final = Kind(BATCH_GROUP, "v1alpha1", "CronJob", "cronjobs", has_status=True)
+COMMAND: Final = Kind("bus.volcano.sh", "v1alpha1", "Command", "commands")
+JOB_FLOW: Final = Kind(FLOW_GROUP, "v1alpha1", "JobFlow", "jobflows", has_status=True)
+JOB_TEMPLATE: Final = Kind(FLOW_GROUP, "v1alpha1", "JobTemplate", "jobtemplates", has_status=True)
 COLOCATION_CONFIGURATION: Final = Kind(
     "config.volcano.sh",
     "v1alpha1",
     "ColocationConfiguration",
     "colocationconfigurations",
-    "colocationconfiguration",
     has_status=True,
-    categories=_VOLCANO,
 )
 PRIORITY_CLASS: Final = Kind(
-    "scheduling.k8s.io",
-    "v1",
-    "PriorityClass",
-    "priorityclasses",
-    "priorityclass",
-    ("pc",),
-    namespaced=False,
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False
 )
-POD_TEMPLATE: Final = Kind("", "v1", "PodTemplate", "podtemplates", "podtemplate")
-POD: Final = Kind("", "v1", "Pod", "pods", "pod", ("po",), has_status=True)
-NODE: Final = Kind("", "v1", "Node", "nodes", "node", ("no",), namespaced=False, has_status=True)
-NAMESPACE: Final = Kind(
-    "", "v1", "Namespace", "namespaces", "namespace", ("ns",), namespaced=False, has_status=True
-)
+POD_TEMPLATE: Final = Kind("", "v1", "PodTemplate", "podtemplates")
+POD: Final = Kind("", "v1", "Pod", "pods", has_status=True)
+NODE: Final = Kind("", "v1", "Node", "nodes", namespaced=False, has_status=True)
+NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", namespaced=False, has_status=True)
 PERSISTENT_VOLUME_CLAIM: Final = Kind(
-    "",
-    "v1",
-    "PersistentVolumeClaim",
-    "persistentvolumeclaims",
-    "persistentvolumeclaim",
-    ("pvc",),
-    has_status=True,
+    "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", has_status=True
 )
 PERSISTENT_VOLUME: Final = Kind(
-    "",
-    "v1",
-    "PersistentVolume",
-    "persistentvolumes",
-    "persistentvolume",
-    ("pv",),
-    namespaced=False,
-    has_status=True,
+    "", "v1", "PersistentVolume", "persistentvolumes", namespaced=False, has_status=True
 )
 STORAGE_CLASS: Final = Kind(
-    "storage.k8s.io",
-    "v1",
-    "StorageClass",
-    "storageclasses",
-    "storageclass",
-    ("sc",),
-    namespaced=False,
+    "storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False
 )
-CSI_NODE: Final = Kind("storage.k8s.io", "v1", "CSINode", "csinodes", "csinode", namespaced=False)
+CSI_NODE: Final = Kind("storage.k8s.io", "v1", "CSINode", "csinodes", namespaced=False)
 POD_DISRUPTION_BUDGET: Final = Kind(
-    "policy",
-    "v1",
-    "PodDisruptionBudget",
-    "poddisruptionbudgets",
-    "poddisruptionbudget",
-    ("pdb",),
-    has_status=True,
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", has_status=True
 )
-RESOURCE_QUOTA: Final = Kind(
-    "", "v1", "ResourceQuota", "resourcequotas", "resourcequota", ("quota",), has_status=True
-)
+RESOURCE_QUOTA: Final = Kind("", "v1", "ResourceQuota", "resourcequotas", has_status=True)
 _DEVICE_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 RESOURCE_CLAIMS: Final = tuple(
-    Kind(
-        "resource.k8s.io",
-        version,
-        "ResourceClaim",
-        "resourceclaims",
-        "resourceclaim",
-        has_status=True,
-    )
+    Kind("resource.k8s.io", version, "ResourceClaim", "resourceclaims", has_status=True)
     for version in _DEVICE_VERSIONS
 )
 DEVICE_CLASSES: Final = tuple(
-    Kind(
-        "resource.k8s.io",
-        version,
-        "DeviceClass",
-        "deviceclasses",
-        "deviceclass",
-        namespaced=False,
-    )
+    Kind("resource.k8s.io", version, "DeviceClass", "deviceclasses", namespaced=False)
     for version in _DEVICE_VERSIONS
 )
 RESOURCE_SLICES: Final = tuple(
-    Kind(
-        "resource.k8s.io",
-        version,
-        "ResourceSlice",
-        "resourceslices",
-        "resourceslice",
-        namespaced=False,
-    )
+    Kind("resource.k8s.io", version, "ResourceSlice", "resourceslices", namespaced=False)
     for version in _DEVICE_VERSIONS
 )
 """The ResourceSlice kind in each API version, newest first; clusters serve some of them."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
-REPLICA_SET: Final = Kind(
-    "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
-)
-STATEFUL_SET: Final = Kind(
-    "apps", "v1", "StatefulSet", "statefulsets", "statefulset", ("sts",), has_status=True
-)
-DAEMON_SET: Final = Kind(
-    "apps", "v1", "DaemonSet", "daemonsets", "daemonset", ("ds",), has_status=True
-)
-KUBERNETES_JOB: Final = Kind("batch", "v1", "Job", "jobs", "job", has_status=True)
-CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps", "configmap", ("cm",))
-SECRET: Final = Kind("", "v1", "Secret", "secrets", "secret")
-SERVICE: Final = Kind("", "v1", "Service", "services", "service", ("svc",), has_status=True)
-NETWORK_POLICY: Final = Kind(
-    "networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "networkpolicy", ("netpol",)
-)
+REPLICA_SET: Final = Kind("apps", "v1", "ReplicaSet", "replicasets", has_status=True)
+STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets", has_status=True)
+DAEMON_SET: Final = Kind("apps", "v1", "DaemonSet", "daemonsets", has_status=True)
+KUBERNETES_JOB: Final = Kind("batch", "v1", "Job", "jobs", has_status=True)
+CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
+SECRET: Final = Kind("", "v1", "Secret", "secrets")
+SERVICE: Final = Kind("", "v1", "Service", "services", has_status=True)
+NETWORK_POLICY: Final = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 VALIDATING_WEBHOOK_CONFIGURATION: Final = Kind(
     "admissionregistration.k8s.io",
     "v1",
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",
-    "validatingwebhookconfiguration",
     namespaced=False,
 )
 MUTATING_WEBHOOK_CONFIGURATION: Final = Kind(
@@ -290,27 +146,16 @@ MUTATING_WEBHOOK_CONFIGURATION: Final = Kind(
     "v1",
     "MutatingWebhookConfiguration",
     "mutatingwebhookconfigurations",
-    "mutatingwebhookconfiguration",
     namespaced=False,
 )
 SUBJECT_ACCESS_REVIEW: Final = Kind(
-    "authorization.k8s.io",
-    "v1",
-    "SubjectAccessReview",
-    "subjectaccessreviews",
-    "subjectaccessreview",
-    namespaced=False,
+    "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
 )
 TOKEN_REVIEW: Final = Kind(
-    "authentication.k8s.io",
-    "v1",
-    "TokenReview",
-    "tokenreviews",
-    "tokenreview",
-    namespaced=False,
+    "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False
 )
-LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
-EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
+LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+EVENT: Final = Kind("", "v1", "Event", "events")
 
 KINDS: Final = (
     QUEUE,

@@ -23,9 +23,10 @@ from optsched.api.fields import (
     whole_object,
 )
 from optsched.api.meta import parse_meta
+from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.fields import LabelSelector
     from optsched.api.meta import ObjectMeta
@@ -213,6 +214,45 @@ def _status(status: Fields) -> PodGroupStatus:
         succeeded=status.integer("succeeded"),
         failed=status.integer("failed"),
     )
+
+
+def podgroup_status_patch(
+    phase: PodGroupPhase,
+    conditions: Iterable[PodGroupCondition],
+    *,
+    running: int,
+    succeeded: int,
+    failed: int,
+) -> dict[str, Any]:
+    """Return the JSON merge patch that sets a PodGroup's status.
+
+    PodGroups have no status subresource. Counts of zero are included, because they must overwrite
+    the stored counts.
+    """
+    return {
+        "status": {
+            "phase": phase.value,
+            "conditions": [_condition_fields(each) for each in conditions],
+            "running": running,
+            "succeeded": succeeded,
+            "failed": failed,
+        }
+    }
+
+
+def _condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
+    # Empty fields are omitted, as with the `omitempty` tags of Volcano's Go type.
+    fields = {
+        "type": condition.type,
+        "status": condition.status,
+        "transitionID": condition.transition_id,
+        "lastTransitionTime": ""
+        if condition.transition_ms is None
+        else format_time(condition.transition_ms),
+        "reason": condition.reason,
+        "message": condition.message,
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 # --- schedulinggroup ------------------------------------------------------------------------------

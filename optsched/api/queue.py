@@ -15,10 +15,10 @@ from optsched.api import kinds, wellknown
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.units import format_quantity, whole_amount
+from optsched.units import format_quantity, format_resource_list, whole_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
@@ -289,3 +289,28 @@ def _status(status: Fields) -> QueueStatus:
         reserved_nodes=reservation.texts("nodes"),
         reservation=reservation.amounts("resource"),
     )
+
+
+def queue_status_patch(
+    allocated: Mapping[str, int],
+    counts: QueueCounts,
+    *,
+    previous: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return the JSON merge patch that sets a queue's allocated amounts and PodGroup counts.
+
+    `allocated` maps resources to amounts in base units. `previous` holds the resources in the
+    stored status; a null value in the patch removes those that are not in `allocated`. Counts of
+    zero are included, because they must overwrite the stored counts.
+    """
+    removed = dict.fromkeys(sorted(set(previous) - allocated.keys()))
+    return {
+        "status": {
+            "allocated": {**format_resource_list(allocated), **removed},
+            "unknown": counts.unknown,
+            "pending": counts.pending,
+            "running": counts.running,
+            "inqueue": counts.inqueue,
+            "completed": counts.completed,
+        }
+    }

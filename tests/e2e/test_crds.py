@@ -12,9 +12,13 @@ import yaml
 from optsched.api import kinds
 from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
-from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
-from optsched.api.queue import QueueCounts, parse_queue
-from optsched.api.serialize import podgroup_status_patch, queue_status_patch
+from optsched.api.podgroup import (
+    PodGroupCondition,
+    PodGroupPhase,
+    parse_podgroup,
+    podgroup_status_patch,
+)
+from optsched.api.queue import QueueCounts, parse_queue, queue_status_patch
 from optsched.local.kubectl import KubectlError
 from tests.support.shared import found as found_in_shared
 from tests.support.shared import shared

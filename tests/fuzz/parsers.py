@@ -16,7 +16,6 @@ from optsched.api.hypernode import parse_hypernode, parse_nodeshard, parse_numat
 from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
-from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.wellknown import parse_joined, parse_submitters
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
@@ -28,7 +27,7 @@ from optsched.controllers.ufm import UfmError, read_links
 from optsched.formats.codec.gpu_shares import parse_device_table
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.numatopologies import parse_numa
-from optsched.formats.codec.pod_limits import parse_budget, parse_quota
+from optsched.formats.codec.pod_limits import parse_budget, parse_priority_class, parse_quota
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
 from optsched.formats.codec.queues import read_usage
 from optsched.formats.codec.resource_claims import (

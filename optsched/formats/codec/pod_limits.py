@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.crds import PRIORITY_CLASS_SCHEMA
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.api.priorityclass import PreemptionPolicy
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Budget, Quota
 from optsched.formats.codec.core_schemas import BUDGET, QUOTA
@@ -17,8 +18,55 @@ from optsched.formats.codec.snapshot_annotations import YIELDS_TO_GUARANTEES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.api.priorityclass import PriorityClass
+    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
+
+
+class PreemptionPolicy(StrEnum):
+    """Whether the pods of a PriorityClass may preempt pods of lower priority."""
+
+    LOWER = "PreemptLowerPriority"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A PriorityClass: a named priority for pods."""
+
+    meta: ObjectMeta
+    value: int
+    global_default: bool = False
+    preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
+    description: str = ""
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name that pods and PodGroups use to refer to the PriorityClass."""
+        return self.meta.name
+
+
+def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:
+    """Parse a PriorityClass from a manifest or API object; return it with its field errors.
+
+    The PriorityClass is None only if the object has no name. `value` is 0 if the field cannot be
+    read.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    fields = Fields(obj, PRIORITY_CLASS_SCHEMA, "", errors)
+    found = PriorityClass(
+        meta=meta,
+        value=fields.integer("value"),
+        global_default=fields.boolean("globalDefault"),
+        preemption_policy=PreemptionPolicy(fields.text("preemptionPolicy")),
+        description=fields.text("description"),
+        errors=tuple(errors),
+    )
+    return found, found.errors
+
 
 SYSTEM: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,

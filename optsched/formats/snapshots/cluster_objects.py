@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
-from optsched.api.priorityclass import parse_priority_class
 from optsched.api.wellknown import ADMITTED_QUEUE, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
@@ -26,7 +25,13 @@ from optsched.formats.codec.pod_groups import (
     implicit_gang,
     is_empty_group_of,
 )
-from optsched.formats.codec.pod_limits import Priorities, parse_budget, parse_quota, priorities
+from optsched.formats.codec.pod_limits import (
+    Priorities,
+    parse_budget,
+    parse_priority_class,
+    parse_quota,
+    priorities,
+)
 from optsched.formats.codec.pods.reader import DecodeOptions, is_gang_of_bare_pod
 from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group, object_key
 from optsched.formats.snapshots.gang_assumptions import GangAssumptions, ShuffleTimes, uid_of
@@ -51,9 +56,9 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
-    from optsched.api.priorityclass import PriorityClass
     from optsched.cluster.snapshot import Budget, Gang, Node, Quota
     from optsched.cluster.task import Task
+    from optsched.formats.codec.pod_limits import PriorityClass
     from optsched.formats.snapshots.object_stores import Raw
     from optsched.formats.snapshots.pod_store import Pod
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from optsched.api.podgroup import parse_podgroup
-from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
@@ -16,7 +15,7 @@ from optsched.formats.codec.pod_groups import (
     gang_without_group,
     implicit_gang,
 )
-from optsched.formats.codec.pod_limits import Priorities, priorities
+from optsched.formats.codec.pod_limits import Priorities, parse_priority_class, priorities
 from optsched.formats.codec.queues import queue_of, with_builtin_queues
 from tests.formats.objects import group, queue, thing
 

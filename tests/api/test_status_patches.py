@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from optsched.api import kinds
 from optsched.api.crds import schema_of
-from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
-from optsched.api.queue import QueueCounts, parse_queue
-from optsched.api.serialize import podgroup_status_patch, queue_status_patch
+from optsched.api.podgroup import (
+    PodGroupCondition,
+    PodGroupPhase,
+    parse_podgroup,
+    podgroup_status_patch,
+)
+from optsched.api.queue import QueueCounts, parse_queue, queue_status_patch
 
 CONDITION = PodGroupCondition(
     type="Unschedulable",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optsched.api.priorityclass import PreemptionPolicy, parse_priority_class
+from optsched.formats.codec.pod_limits import PreemptionPolicy, parse_priority_class
 
 
 def test_a_class_is_a_value_with_a_name():
