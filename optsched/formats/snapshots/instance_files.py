@@ -7,24 +7,24 @@ is nothing to schedule.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from optsched.api import kinds
 from optsched.api.crds import unknown_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, diagnostics_of
-from optsched.formats.files.folders import list_files
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.formats.snapshots.writer import encode
 from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
 from optsched.formats.traces.openb_cluster import NODE_LIST, missing_columns, read_openb
-from optsched.units.input_errors import why_absent
+from optsched.units.input_errors import why_absent, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,6 +179,28 @@ def files_of(path: Path) -> list[Path]:
 
 def _silent(read: int, total: int) -> None:
     """Ignore the progress."""
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, sorted by path.
+
+    Raises InstanceError if a folder cannot be read; otherwise its files would be missing without
+    notice. Symbolic links to folders are not followed.
+    """
+    found = []
+    for parent, _, names in os.walk(folder, onerror=_refuse):
+        for path in (Path(parent) / name for name in names):
+            try:
+                is_file = path.is_file()
+            except OSError as e:
+                _refuse(e)
+            if is_file:
+                found.append(path)
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InstanceError(f"{error.filename}: cannot be read: {why_unreadable(error)}") from error
 
 
 def _files(path: Path) -> list[Path]:

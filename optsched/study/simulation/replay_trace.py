@@ -18,8 +18,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, sound_trace
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.folders import list_files
-from optsched.formats.snapshots.instance_files import read_instance
+from optsched.formats.snapshots.instance_files import list_files, read_instance
 from optsched.formats.traces.trace_file import (
     describe_unknown_table,
     is_trace_file,
