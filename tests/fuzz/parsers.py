@@ -43,11 +43,9 @@ from optsched.formats.plan import parse_plan, read_plan
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.solve_result import parse_result, read_result
+from optsched.formats.traces.cluster_logs import read_acme, read_helios, read_pai, read_philly
 from optsched.formats.traces.gavel import read_gavel
-from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.openb_cluster import read_openb_trace
-from optsched.formats.traces.pai import read_pai
-from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.formats.traces.trace_file import read_trace_file
 from optsched.kube.client.client import parse_warnings

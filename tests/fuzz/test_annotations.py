@@ -13,7 +13,7 @@ from optsched.formats.codec import snapshot_annotations as marks
 from optsched.formats.codec.queues import USAGE
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
-from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.cluster_logs import read_philly
 from optsched.plugins.scores import packing as strategy_fit
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext, run_session

@@ -18,11 +18,7 @@ from optsched.cli.base.path_arguments import InputPath, Source
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import files_of
 from optsched.formats.traces.gavel import THROUGHPUTS
-from optsched.formats.traces.helios import GPU_NUMBERS
-from optsched.formats.traces.openb_cluster import NODE_LIST
-from optsched.formats.traces.pai import JOBS, MACHINES, TASKS
-from optsched.formats.traces.philly import MACHINES as MACHINE_LIST
-from optsched.formats.traces.trace_file import TRACE_FORMATS
+from optsched.formats.traces.trace_file import COMPANION_FILES, TRACE_FORMATS
 from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
 from optsched.units import DurationError, count_noun, parse_duration_ms
 
@@ -60,13 +56,6 @@ class Span(click.ParamType[int]):
         return found
 
 
-_COMPANIONS: Final = (
-    *(JOBS, TASKS, MACHINES, NODE_LIST, GPU_NUMBERS, THROUGHPUTS),
-    *(MACHINE_LIST, f"{MACHINE_LIST}.csv"),
-)
-"""Names of additional files that belong to published traces, such as lists of machines."""
-
-
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
     """Return the files that contain traces; outputs must not overwrite them."""
     found: list[Path] = []
@@ -76,7 +65,7 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
             continue
         if trace_format is not None:
             folder = path if path.is_dir() else path.parent
-            found += [path, *(folder / name for name in _COMPANIONS)]
+            found += [path, *(folder / name for name in COMPANION_FILES)]
             found += [parent / THROUGHPUTS for parent in folder.absolute().parents]
             found += folder.glob("*.trace")
             continue

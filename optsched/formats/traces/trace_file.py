@@ -31,16 +31,26 @@ from optsched.formats.codec.nodes import offered_amounts
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document
-from optsched.formats.traces.gavel import read_gavel
-from optsched.formats.traces.helios import (
+from optsched.formats.traces.cluster_logs import (
     ACME_COLUMNS,
+    GPU_NUMBERS,
     HELIOS_COLUMNS,
+    PAI_JOBS,
+    PAI_MACHINES,
+    PAI_TASKS,
+    PHILLY_MACHINES,
     read_acme,
     read_helios,
+    read_pai,
+    read_philly,
 )
-from optsched.formats.traces.openb_cluster import missing_columns, read_header, read_openb_trace
-from optsched.formats.traces.pai import read_pai
-from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.gavel import THROUGHPUTS, read_gavel
+from optsched.formats.traces.openb_cluster import (
+    NODE_LIST,
+    missing_columns,
+    read_header,
+    read_openb_trace,
+)
 from optsched.formats.traces.published_jobs import MOST_NODES, MOST_TASKS
 from optsched.units import format_duration_ms
 
@@ -292,6 +302,11 @@ _WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
 }
 TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
 """Names of the formats that `read_published_trace` accepts."""
+COMPANION_FILES: Final = (
+    *(PAI_JOBS, PAI_TASKS, PAI_MACHINES, NODE_LIST, GPU_NUMBERS, THROUGHPUTS),
+    *(PHILLY_MACHINES, f"{PHILLY_MACHINES}.csv"),
+)
+"""Names of the files that a reader finds in the folder of a published trace."""
 
 
 _JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {

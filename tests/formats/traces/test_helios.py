@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.helios import read_acme, read_helios
+from optsched.formats.traces.cluster_logs import read_acme, read_helios
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import CPU, GPU, MEMORY
 

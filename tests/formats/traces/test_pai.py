@@ -8,8 +8,8 @@ import pytest
 
 from optsched.cluster.task import DeviceRequest
 from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.traces.cluster_logs import read_pai
 from optsched.formats.traces.openb_cluster import read_openb_trace
-from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.formats.traces.trace_file import TRACE_FORMATS, read_published_trace
 from optsched.units import CPU, GPU, MEMORY

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.cluster_logs import read_philly
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import GPU
 
