@@ -1,10 +1,10 @@
-"""Convert PodGroups and bare pods to gangs; read when plugins last moved a gang's pods."""
+"""Convert Volcano PodGroups, `scheduling.k8s.io` PodGroups and bare pods to gangs."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
 from optsched.cluster.amounts import amounts
@@ -15,14 +15,14 @@ from optsched.cluster.snapshot import (
     Owner,
 )
 from optsched.cluster.task import TaskStatus
+from optsched.cluster.topology import TopologyRequest
 from optsched.formats.codec.ascend_npus import NPU_MARKS
 from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
 from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
 from optsched.formats.codec.nodes import IMAGES
 from optsched.formats.codec.numatopologies import NEEDS
 from optsched.formats.codec.pods.eviction_annotations import NOTES
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
-from optsched.formats.codec.scheduling_groups import PREFIX
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, UPSTREAM_PREFIX, upstream_gang_key
 from optsched.formats.codec.snapshot_annotations import (
     DEVICE,
     OWNER,
@@ -47,11 +47,12 @@ from optsched.units import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from optsched.api.podgroup import PodGroup
+    from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.cluster.task import Task
     from optsched.formats.codec.pod_limits import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
+_UPSTREAM_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
 AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 POD_MARKS: Final = frozenset(
@@ -175,6 +176,56 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
     return not set(SCHEDULER_NAMES).isdisjoint(scheduler_names)
 
 
+def gang_of_scheduling_group(
+    group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
+) -> tuple[Gang, tuple[FieldError, ...]]:
+    """Return the gang of a PodGroup and its pods, and remarks that do not block the gang."""
+    members = tuple(sorted(tasks, key=lambda task: task.order))
+    created = group.meta.creation_ms
+    # A PodGroup with neither priority nor PriorityClass has the highest priority of its pods.
+    remarks: tuple[FieldError, ...] = ()
+    if group.priority is not None:
+        priority = group.priority
+    elif not group.priority_class:
+        default = priorities.value_of("") or 0
+        priority = max((task.priority for task in members), default=default)
+    else:
+        value = priorities.value_of(group.priority_class)
+        priority = value or 0
+        if value is None:
+            remarks = (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
+    problem = read_reason(group.meta.annotations)
+    if group.errors:
+        message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {join_messages(group.errors)}"
+        problem = Reason(ReasonCode.INVALID_POD_GROUP, message)
+    gang = Gang(
+        key=upstream_gang_key(group.meta.key),
+        queue=group.queue or default_queue,
+        uid=group.meta.uid,
+        min_member=group.min_count,
+        priority=priority,
+        created_ms=created,
+        waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
+        phase=GangPhase.INQUEUE,
+        tasks=members,
+        annotations=without_annotations(group.meta.annotations, _UPSTREAM_MARKS),
+        topology=TopologyRequest(label=group.topology_key) if group.topology_key else None,
+        problem=problem,
+    )
+    return gang, remarks
+
+
+def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
+    """Return the `spec` of a gang's `scheduling.k8s.io` PodGroup."""
+    label = gang.topology.label if gang.topology is not None else ""
+    constraints = {"schedulingConstraints": {"topology": [{"key": label}]}} if label else {}
+    return {
+        "schedulingPolicy": {"gang": {"minCount": gang.min_member}},
+        **constraints,
+        "priority": gang.priority,
+    }
+
+
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """Return the gang of pods whose PodGroup does not exist.
 
@@ -185,8 +236,10 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     first = min(members, key=lambda task: task.key)
     namespace, _, name = key.partition("/")
     group_text = f"PodGroup {key}"
-    if name.startswith(PREFIX):
-        group_text = f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
+    if name.startswith(UPSTREAM_PREFIX):
+        group_text = (
+            f"PodGroup {namespace}/{name.removeprefix(UPSTREAM_PREFIX)} of scheduling.k8s.io"
+        )
     message = f"{group_text}, which pod {first.key} names, does not exist"
     if name in {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}:
         message = f"{group_text} of pod {first.key} does not exist yet: controllers will create it"

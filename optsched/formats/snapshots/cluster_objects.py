@@ -21,6 +21,7 @@ from optsched.formats.codec.pod_groups import (
     AT_THEIR_END,
     BarePod,
     gang_of_group,
+    gang_of_scheduling_group,
     gang_without_group,
     implicit_gang,
     is_empty_group_of,
@@ -32,8 +33,12 @@ from optsched.formats.codec.pod_limits import (
     parse_quota,
     priorities,
 )
-from optsched.formats.codec.pods.reader import DecodeOptions, is_gang_of_bare_pod
-from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group, object_key
+from optsched.formats.codec.pods.reader import (
+    DecodeOptions,
+    group_key,
+    is_gang_of_bare_pod,
+    upstream_gang_key,
+)
 from optsched.formats.snapshots.gang_assumptions import GangAssumptions, ShuffleTimes, uid_of
 from optsched.formats.snapshots.object_stores import (
     STORAGE_KINDS,
@@ -122,8 +127,8 @@ class GangStore:
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Store the state of a `scheduling.k8s.io` PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
-        store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
-        self._pods.touched_gangs.add(gang_key(key))
+        store_or_drop(self._scheduling_groups[kind], upstream_gang_key(key), group)
+        self._pods.touched_gangs.add(upstream_gang_key(key))
 
     def set_priorities(self, table: Priorities) -> None:
         """Set the values of the priority classes; all gangs with a PodGroup are assembled again."""
@@ -546,7 +551,7 @@ class ClusterObjects:
         """Return all invalid fields as of the last snapshot, keyed by kind and object key."""
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
-            found[kind, object_key(gang)] = errors
+            found[kind, group_key(gang)] = errors
         for flaw in chain.from_iterable(self.gangs.flaws.values()):
             about = (flaw.kind, flaw.key)
             error = FieldError(f"metadata.annotations[{SUBMITTER}]", "", flaw.message)

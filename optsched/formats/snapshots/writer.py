@@ -16,11 +16,12 @@ from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_anno
 from optsched.formats.codec.hypernodes import hypernode_spec, topology_spec
 from optsched.formats.codec.nodes import dataset_annotation, sharding_fields
 from optsched.formats.codec.numatopologies import numa_spec
+from optsched.formats.codec.pod_groups import scheduling_group_spec
 from optsched.formats.codec.pod_limits import SYSTEM
+from optsched.formats.codec.pods.reader import group_name, is_upstream
 from optsched.formats.codec.pods.writer import is_missing, pod_manifest
 from optsched.formats.codec.queues import USAGE, affinity_fields, usage_text
 from optsched.formats.codec.resource_claims import encode_devices
-from optsched.formats.codec.scheduling_groups import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,

@@ -36,8 +36,7 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.relocation import records
 from optsched.formats.codec.pod_groups import shuffle_annotation
-from optsched.formats.codec.pods.reader import is_standing
-from optsched.formats.codec.scheduling_groups import is_upstream
+from optsched.formats.codec.pods.reader import is_standing, is_upstream
 from optsched.kube.client.errors import (
     ApiError,
     Conflict,

@@ -1,4 +1,7 @@
-"""Decode pods into tasks; the decoder runs for each pod event and never raises an exception."""
+"""Decode pods into tasks, and compute the names of their gangs.
+
+The decoder runs for each pod event and never raises an exception.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from weakref import ref
 from optsched.api import wellknown
 from optsched.api.fields import MAX_INT32
 from optsched.api.meta import ObjectMeta, parse_meta
-from optsched.api.podgroup import group_name_of
+from optsched.api.podgroup import group_name_of, group_named_by
 from optsched.cluster.amounts import amounts, total
 from optsched.cluster.bounded_cache import Interned, RecentCache
 from optsched.cluster.reasons import Reason, ReasonCode
@@ -37,7 +40,6 @@ from optsched.formats.codec.pods.task_shape import (
     within_limits,
 )
 from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
-from optsched.formats.codec.scheduling_groups import gang_name
 from optsched.formats.codec.snapshot_annotations import read_device_request, read_reason
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
@@ -48,12 +50,18 @@ if TYPE_CHECKING:
 
     from optsched.cluster.dra_devices import DeviceClaimRequest
     from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import TaskShape
 
 DEFAULT_NAMESPACE: Final = "default"
 OTHER_SCHEDULER: Final = "default-scheduler"
 IMPLICIT_PREFIX: Final = "pod:"
 """Prefix of the gang name of a pod without a PodGroup; object names contain no colons."""
+UPSTREAM_PREFIX: Final = "k8s:"
+"""Prefix of the gang name of a `scheduling.k8s.io` PodGroup.
+
+A Volcano PodGroup may have the same name; the prefix distinguishes the two gangs.
+"""
 
 _NOT_TEXT: Final = "is not a string: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
@@ -318,7 +326,32 @@ class PodDecoder:
 
 def gang_named_by(annotations: Mapping[str, str], spec: dict[str, Any]) -> str:
     """Return the gang name for the PodGroup that a pod names; empty for a bare pod."""
-    return group_name_of(annotations) or gang_name(spec)
+    name = group_name_of(annotations)
+    if name:
+        return name
+    upstream = group_named_by(spec)
+    return UPSTREAM_PREFIX + upstream if upstream else ""
+
+
+def upstream_gang_key(key: str) -> str:
+    """Convert the key of a `scheduling.k8s.io` PodGroup to the key of its gang."""
+    namespace, _, name = key.partition("/")
+    return f"{namespace}/{UPSTREAM_PREFIX}{name}"
+
+
+def group_key(gang: str) -> str:
+    """Convert a gang key to the key of its Volcano or `scheduling.k8s.io` PodGroup."""
+    return gang.replace(f"/{UPSTREAM_PREFIX}", "/", 1)
+
+
+def is_upstream(gang: Gang) -> bool:
+    """Return whether the PodGroup of a gang is in the API group `scheduling.k8s.io`."""
+    return gang.name.startswith(UPSTREAM_PREFIX)
+
+
+def group_name(gang: Gang) -> str:
+    """Return the name of a gang's PodGroup."""
+    return gang.name.removeprefix(UPSTREAM_PREFIX)
 
 
 def is_gang_of_bare_pod(key: str) -> bool:

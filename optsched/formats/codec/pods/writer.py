@@ -21,8 +21,12 @@ from optsched.formats.codec.pods.eviction_annotations import (
     encode_plugin_annotations,
     is_preemptable,
 )
-from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, task_index
-from optsched.formats.codec.scheduling_groups import group_name, is_upstream
+from optsched.formats.codec.pods.reader import (
+    OTHER_SCHEDULER,
+    group_name,
+    is_upstream,
+    task_index,
+)
 from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
