@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
@@ -300,6 +300,9 @@ def implicit_gang(bare_pod: BarePod) -> Gang:
 
 # --- shuffle times --------------------------------------------------------------------------------
 
+MOST_SHUFFLES: Final = 64
+"""Maximum number of plugins whose shuffle times are kept, as tenants may add annotations."""
+
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
     """Return the PodGroup annotation that records when a plugin evicts pods of the group."""
@@ -317,3 +320,42 @@ def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
                 with suppress(TimestampError):
                     found[plugin] = max(found[plugin], parse_time_ms(text))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleTimes:
+    """The times at which plugins last moved pods to better nodes, in ms, keyed by plugin.
+
+    Attributes
+    ----------
+    own
+        The times recorded by this process.
+    written
+        The times recorded in PodGroup annotations.
+
+    """
+
+    own: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+
+    def add_annotations(self, annotations: Mapping[str, str]) -> None:
+        """Add the move times in a PodGroup's annotations to `written`; keep the latest ones."""
+        times = self.written
+        for plugin, at_ms in last_shuffle_ms([annotations]).items():
+            times[plugin] = max(times.get(plugin, 0), at_ms)
+            if len(times) > MOST_SHUFFLES:
+                del times[min(times, key=lambda name: times[name])]
+
+    def last_ms(self, taken_ms: int | None) -> dict[str, int]:
+        """Return when each plugin last moved pods to better nodes.
+
+        `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
+        ignored, because a wrong clock of another process would otherwise block the plugin until
+        that time.
+        """
+        found: dict[str, int] = {}
+        for times in (self.written, self.own):
+            for plugin, at_ms in times.items():
+                if taken_ms is None or at_ms <= taken_ms:
+                    found[plugin] = max(found.get(plugin, 0), at_ms)
+        return found

@@ -20,6 +20,7 @@ from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.pod_groups import (
     AT_THEIR_END,
     BarePod,
+    ShuffleTimes,
     gang_of_group,
     gang_of_scheduling_group,
     gang_without_group,
@@ -39,7 +40,7 @@ from optsched.formats.codec.pods.reader import (
     is_gang_of_bare_pod,
     upstream_gang_key,
 )
-from optsched.formats.snapshots.gang_assumptions import GangAssumptions, ShuffleTimes, uid_of
+from optsched.formats.snapshots.assumptions import GangAssumptions, uid_of
 from optsched.formats.snapshots.object_stores import (
     STORAGE_KINDS,
     DeviceStore,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from optsched.api import kinds
@@ -28,6 +28,7 @@ from optsched.formats.codec.volumes import (
     parse_csi_node,
     volume_nodes,
 )
+from optsched.formats.snapshots.assumptions import AssumedAllocation, is_newer
 from optsched.units.quantity import parse_whole
 
 if TYPE_CHECKING:
@@ -272,28 +273,6 @@ class VolumeStore:
         return self._storage
 
 
-@dataclass(frozen=True, slots=True)
-class _AssumedAllocation:
-    """The assumption that devices are allocated to a claim, because a task is being bound.
-
-    `stored_at` is the resource version with which the server stored the allocation, if known.
-    """
-
-    task: str
-    uid: str
-    allocation: DeviceAllocation
-    stored_at: int | None = None
-
-    def is_unconfirmed(self, claim: DeviceClaim | None, version: int | None) -> bool:
-        """Return whether the reported claim neither confirms nor contradicts the assumption.
-
-        `version` is the reported resource version. A claim without an allocation has been released
-        if `version` is newer than `stored_at`.
-        """
-        is_same = claim is not None and claim.allocation is None and claim.uid == self.uid
-        return is_same and not _is_newer(version, self.stored_at)
-
-
 class DeviceStore:
     """A store of ResourceClaims, DeviceClasses and ResourceSlices in their newest API versions.
 
@@ -305,7 +284,7 @@ class DeviceStore:
         self._claims: dict[Kind, dict[str, DeviceClaim]] = {k: {} for k in kinds.RESOURCE_CLAIMS}
         self._classes: dict[Kind, dict[str, DeviceClass]] = {k: {} for k in kinds.DEVICE_CLASSES}
         self._slices: dict[Kind, dict[str, Slice]] = {k: {} for k in kinds.RESOURCE_SLICES}
-        self._assumed: dict[str, _AssumedAllocation] = {}
+        self._assumed: dict[str, AssumedAllocation] = {}
         self._shown = NO_DEVICES
         self._is_stale = False
         self._are_slices_stale = False
@@ -345,7 +324,7 @@ class DeviceStore:
         claim = self.claim(grant.claim)
         uid = "" if claim is None else claim.uid
         allocation = DeviceAllocation.on_node(node, grant.devices)
-        self._assumed[grant.claim] = _AssumedAllocation(task, uid, allocation)
+        self._assumed[grant.claim] = AssumedAllocation(task, uid, allocation)
 
     def record_stored(self, claim: str, version: int, reported: int | None) -> bool:
         """Record the resource version with which the server stored an assumed allocation.
@@ -356,7 +335,7 @@ class DeviceStore:
         assumed = self._assumed.get(claim)
         if assumed is None:
             return False
-        if not _is_newer(reported, version):
+        if not is_newer(reported, version):
             self._assumed[claim] = replace(assumed, stored_at=version)
             return False
         del self._assumed[claim]
@@ -385,11 +364,6 @@ class DeviceStore:
             self._shown = found
         self._is_stale = self._are_slices_stale = False
         return self._shown
-
-
-def _is_newer(reported: int | None, stored: int | None) -> bool:
-    """Return whether a reported version is at least the stored one; False if either is unknown."""
-    return reported is not None and stored is not None and reported >= stored
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:

@@ -1,17 +1,7 @@
-"""The pods of a cluster as tasks, indexed by gang and by node.
-
-Without the admission webhook, a user with the role `edit` may change any annotation of a pod. The
-devices of a pod are therefore recorded when it is bound, and do not change later. The record comes
-from the binder of this process, or from the condition that another binder wrote
-(`device_condition`). Without a binder's record or condition, the devices are read from the
-annotations of the pod when it was first seen on its node. A pod without a record or condition holds
-no device in two cases: it was created with a node, so no scheduler bound it, or its scheduler is
-not known to allocate devices.
-"""
+"""The pods of a cluster as tasks, indexed by gang and by node."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,11 +10,10 @@ from optsched.api import kinds, wellknown
 from optsched.api.fields import MAX_INT32
 from optsched.api.json_fields import subobject
 from optsched.cluster.reasons import Flaw, FlawCode
-from optsched.cluster.task import QueueGate, Task, TaskStatus
+from optsched.cluster.task import Task, TaskStatus
 from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
 from optsched.formats.codec.pod_groups import AT_THEIR_END
-from optsched.formats.codec.pods.device_condition import read_device_condition
 from optsched.formats.codec.pods.reader import (
     PodDecoder,
     claims_of,
@@ -33,6 +22,16 @@ from optsched.formats.codec.pods.reader import (
     scheduler_of,
 )
 from optsched.formats.codec.snapshot_annotations import without_annotations
+from optsched.formats.snapshots.assumptions import (
+    AssumedBind,
+    AssumedEviction,
+    AssumedNomination,
+)
+from optsched.formats.snapshots.bound_devices import (
+    BoundDevices,
+    BoundDeviceStore,
+    read_device_condition,
+)
 from optsched.formats.snapshots.object_stores import store_or_drop
 
 if TYPE_CHECKING:
@@ -40,171 +39,18 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.cluster.dra_devices import DeviceClaim
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
     from optsched.cluster.snapshot_builder import SnapshotBuilder
     from optsched.formats.codec.pod_limits import Priorities
     from optsched.formats.codec.pods.reader import DecodeOptions
+    from optsched.formats.snapshots.assumptions import Assumption
     from optsched.formats.snapshots.object_stores import Problems, Raw
 
 _NONE: Final[Mapping[str, Task]] = {}
 _CAME_WITH_NODE: Final = "it was created with its node, so no scheduler has bound it"
 _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
-_NO_DEVICE: Final = "no device"
-_SHOWN: Final = 200
 DEFAULT_GRACE_S: Final = 30
 """Default of `terminationGracePeriodSeconds` in the API server."""
 _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
-
-
-@dataclass(frozen=True, slots=True)
-class BoundDevices:
-    """The devices that one pod holds on its node.
-
-    `distrust` is the reason why the pod's annotations are ignored, or empty if a scheduler may have
-    bound the pod.
-    """
-
-    uid: str
-    node: str
-    shared_gpus: tuple[GpuShare, ...] = ()
-    numa: tuple[NumaPart, ...] = ()
-    distrust: str = ""
-
-
-class BoundDeviceStore:
-    """A record of the devices with which each pod was bound; performs no I/O.
-
-    Attributes
-    ----------
-    records
-        The devices of pods that are bound or being bound, keyed by pod.
-
-    """
-
-    def __init__(self) -> None:
-        self.records: dict[str, BoundDevices] = {}
-
-    def has_devices(self, task: Task) -> bool:
-        """Return whether the devices of a task on its current node are recorded."""
-        held = self.records.get(task.key)
-        return held is not None and held.uid == task.uid and held.node == task.node
-
-    def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return a task with its recorded devices, and a message if its annotations differ.
-
-        Parameters
-        ----------
-        task
-            The task with the devices in its annotations.
-        distrust
-            The reason why the annotations are ignored; empty if a binder may have written them.
-
-        """
-        if not task.node:
-            return task, ""
-        if not self.has_devices(task):
-            first = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
-            if distrust:
-                first = BoundDevices(task.uid, task.node, distrust=distrust)
-            self.records[task.key] = first
-        held = self.records[task.key]
-        if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa):
-            return task, ""
-        # Annotations may list the same devices in another order.
-        if _count_gpus(held.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
-            held.numa
-        ) == _count_numa(task.numa):
-            return task, ""
-        claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
-        counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, and only these count"
-        message = f"{claimed}, but {held.distrust or counts}"
-        return replace(task, shared_gpus=held.shared_gpus, numa=held.numa), message
-
-
-def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # An annotation holds only the index of a whole GPU, whose memory follows from the pod's
-    # request.
-    memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
-    return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
-
-
-def _count_numa(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
-    return Counter((part.cell, part.cpus, part.gpus) for part in parts if part.cpus or part.gpus)
-
-
-def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
-    named = [use.key for use in shared_gpus]
-    named += [f"{p.cpus} CPUs and {p.gpus} GPUs of NUMA node {p.cell}" for p in numa]
-    return ", ".join(sorted(named))[:_SHOWN] or _NO_DEVICE
-
-
-@dataclass(frozen=True, slots=True)
-class AssumedBind:
-    """The assumption that a pending task is bound with the given GPU shares and NUMA cells."""
-
-    node: str
-    shared_gpus: tuple[GpuShare, ...] = ()
-    numa: tuple[NumaPart, ...] = ()
-
-    def apply_to(self, reported: Task) -> Task:
-        """Apply the assumption to a task as reported by the API server."""
-        shape = reported.shape
-        if reported.device_claims:
-            shape = replace(shape, device_claims=(), devices=())
-        bound = replace(reported, shape=shape, status=TaskStatus.BOUND, node=self.node)
-        return replace(bound, shared_gpus=self.shared_gpus, numa=self.numa, gate=QueueGate.NONE)
-
-    def is_unconfirmed(self, reported: Task) -> bool:
-        """Return whether the API server has neither confirmed nor contradicted the assumption."""
-        return reported.status is TaskStatus.PENDING
-
-
-@dataclass(frozen=True, slots=True)
-class AssumedEviction:
-    """The assumption that a task is evicted; the task was running or assumed bound.
-
-    Attributes
-    ----------
-    bound
-        The assumed bind, if it was unconfirmed when the eviction was planned, or None.
-
-    """
-
-    bound: AssumedBind | None = None
-
-    def apply_to(self, reported: Task) -> Task:
-        """See `AssumedBind`."""
-        if self.bound is not None and self.bound.is_unconfirmed(reported):
-            reported = self.bound.apply_to(reported)
-        return replace(reported, status=TaskStatus.RELEASING, is_evicted=True)
-
-    def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`."""
-        awaits_bind = self.bound is not None and self.bound.is_unconfirmed(reported)
-        return awaits_bind or reported.status.is_standing
-
-
-@dataclass(frozen=True, slots=True)
-class AssumedNomination:
-    """The assumption that a pending task is nominated to a node.
-
-    An empty `node` means that the task is not nominated.
-    """
-
-    node: str
-
-    def apply_to(self, reported: Task) -> Task:
-        """See `AssumedBind`."""
-        return replace(reported, nominated_node=self.node)
-
-    def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`. Other writers may change the nomination after its confirmation."""
-        is_confirmed = reported.nominated_node == self.node
-        return reported.status is TaskStatus.PENDING and not is_confirmed
-
-
-Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from optsched.api.json_fields import annotations_of, status_of, version_of, with
 from optsched.api.kinds import NODE, Ref
 from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
+from optsched.formats.snapshots.bound_devices import BOUND_DEVICES, device_condition
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.client.listing import ref_by_key
 from optsched.kube.scheduler.status import UNSCHEDULABLE

@@ -25,7 +25,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.numatopologies import decision_marks
-from optsched.formats.codec.pods.device_condition import device_message
+from optsched.formats.snapshots.bound_devices import device_message
 from optsched.kube.cache.cluster_cache import find_closures
 from optsched.kube.client.errors import (
     ApiError,

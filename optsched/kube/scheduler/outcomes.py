@@ -12,7 +12,7 @@ from optsched.api.meta import EventType
 from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
 from optsched.cluster.reasons import LACK_OF_ROOM, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.scheduling_groups import group_name, is_upstream
+from optsched.formats.codec.pods.reader import group_name, is_upstream
 from optsched.kube.client.listing import pod_ref, ref_by_key
 from optsched.kube.runtime.events import COMPONENT, REPEATS_S, Note
 from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM

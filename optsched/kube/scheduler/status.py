@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import JOB, POD_GROUP, QUEUE, Ref
-from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
-from optsched.api.queue import QueueCounts
-from optsched.api.serialize import podgroup_status_patch, queue_status_patch
+from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, podgroup_status_patch
+from optsched.api.queue import QueueCounts, queue_status_patch
 from optsched.cluster.amounts import total
 from optsched.cluster.reasons import LACK_OF_ROOM
 from optsched.cluster.snapshot import GangPhase

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.api.hypernode import nodeshard_status_patch
 from optsched.api.json_fields import uid_of, version_of, with_condition
 from optsched.api.kinds import NODE_SHARD, POD, POD_GROUP, QUEUE, Ref
-from optsched.api.serialize import nodeshard_status_patch
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import TaskStatus

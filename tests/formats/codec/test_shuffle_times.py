@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from optsched.api.kinds import POD_GROUP
-from optsched.formats.codec.pod_groups import last_shuffle_ms, shuffle_annotation
+from optsched.formats.codec.pod_groups import MOST_SHUFFLES, last_shuffle_ms, shuffle_annotation
 from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.gang_assumptions import MOST_SHUFFLES
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Changed
 from tests.formats.objects import group

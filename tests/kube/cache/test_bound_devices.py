@@ -9,8 +9,8 @@ import pytest
 from optsched.api import kinds
 from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.node_parts import NumaPart
-from optsched.formats.codec.pods.device_condition import device_message
 from optsched.formats.codec.pods.reader import DecodeOptions
+from optsched.formats.snapshots.bound_devices import device_message
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Changed, Deleted
 from tests.formats.objects import node, pod
