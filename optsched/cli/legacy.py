@@ -26,13 +26,7 @@ from optsched.cli.objects.job_commands import (
     show_jobs,
     submit,
 )
-from optsched.cli.objects.manifests import (
-    AMOUNTS,
-    COUNT,
-    DEFAULT_AMOUNTS,
-    JobFlags,
-    job_manifest,
-)
+from optsched.cli.objects.manifests import AMOUNTS, COUNT, DEFAULT_AMOUNTS, JobFlags, job_manifest
 from optsched.cli.objects.table_columns import OLD_QUEUES
 from optsched.cli.objects.target_names import Target, check_name, names_of, single_name
 

@@ -19,17 +19,10 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Final = {
-    "compare": Entry(
-        "optsched.cli.offline.compare_command",
-        "Compare models on TRACES.",
-    ),
-    "completion": Entry(
-        "optsched.cli.version",
-        "Print a shell completion script.",
-    ),
+    "compare": Entry("optsched.cli.offline.compare_command", "Compare models on TRACES."),
+    "completion": Entry("optsched.cli.version", "Print a shell completion script."),
     "controllers": Entry(
-        "optsched.cli.services.controllers",
-        "Run the controllers of queues, jobs and PodGroups.",
+        "optsched.cli.services.controllers", "Run the controllers of queues, jobs and PodGroups."
     ),
     "demo": Entry(
         "optsched.cli.demo_command",
@@ -44,8 +37,7 @@ COMMANDS: Final = {
         "Run, list, view, watch, suspend, resume and delete batch jobs.",
     ),
     "jobflow": Entry(
-        "optsched.cli.objects.jobflow_commands",
-        "Manage JobFlows: graphs of dependent jobs.",
+        "optsched.cli.objects.jobflow_commands", "Manage JobFlows: graphs of dependent jobs."
     ),
     "jobtemplate": Entry(
         "optsched.cli.objects.jobflow_commands",
@@ -55,10 +47,7 @@ COMMANDS: Final = {
         "optsched.cli.local_command",
         "Run a Kubernetes control plane on this machine, with emulated nodes.",
     ),
-    "pod": Entry(
-        "optsched.cli.objects.pod_commands",
-        "List the pods of jobs and queues.",
-    ),
+    "pod": Entry("optsched.cli.objects.pod_commands", "List the pods of jobs and queues."),
     "queue": Entry(
         "optsched.cli.objects.queue_commands",
         "List, show, create, open, close, change and delete queues.",
@@ -72,16 +61,14 @@ COMMANDS: Final = {
         "Replay TRACE in virtual time with the sessions of the live scheduler.",
     ),
     "snapshot": Entry(
-        "optsched.cli.inspect.snapshot_command",
-        "Write the cluster objects that a scheduler reads.",
+        "optsched.cli.inspect.snapshot_command", "Write the cluster objects that a scheduler reads."
     ),
     "solve": Entry(
         "optsched.cli.offline.solve_command",
         "Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.",
     ),
     "version": Entry(
-        "optsched.cli.version",
-        "Print the version of optsched and the API versions that it reads.",
+        "optsched.cli.version", "Print the version of optsched and the API versions that it reads."
     ),
     "webhook": Entry(
         "optsched.cli.services.webhook",

@@ -405,10 +405,7 @@ def read_items(node: Node, findings: Findings) -> tuple[Node, ...]:
 
 
 def read_fields(
-    node: Node,
-    known: Iterable[str] | None,
-    findings: Findings,
-    required: Iterable[str] = (),
+    node: Node, known: Iterable[str] | None, findings: Findings, required: Iterable[str] = ()
 ) -> Mapping[str, Field]:
     """Return the known fields of a mapping, or all fields if `known` is None.
 

@@ -13,12 +13,7 @@ from optsched.api.kinds import JOB, POD_GROUP, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
-from optsched.cli.inspect.cluster_state import (
-    classes_in,
-    live_options,
-    policy_for,
-    read_cluster,
-)
+from optsched.cli.inspect.cluster_state import classes_in, live_options, policy_for, read_cluster
 from optsched.cli.objects.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
 from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
@@ -94,11 +89,7 @@ def explain_job(
         answers, found = Answers(job.status.reason, job.status.message), None
     else:
         context = _prediction_context(
-            cluster,
-            [obj],
-            lifting_classes,
-            device_schedulers,
-            overrides_budgets=overrides_budgets,
+            cluster, [obj], lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
         )
         answers = _find_answers(cluster.objects, key)
         found = None

@@ -13,12 +13,7 @@ import click
 from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import Seconds, WholeNumber
-from optsched.cli.base.path_arguments import (
-    OutputPath,
-    check_folder,
-    check_outputs,
-    is_standard,
-)
+from optsched.cli.base.path_arguments import OutputPath, check_folder, check_outputs, is_standard
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
@@ -53,16 +48,10 @@ EVERY_S: Final = 10.0
     help="Seconds between two snapshots of --record.",
 )
 @click.option(
-    "--times",
-    type=WholeNumber(min=1),
-    help="Number of snapshots; unlimited if not given.",
+    "--times", type=WholeNumber(min=1), help="Number of snapshots; unlimited if not given."
 )
 def snapshot(
-    place: Place,
-    out: Path | None,
-    folder: Path | None,
-    every: float | None,
-    times: int | None,
+    place: Place, out: Path | None, folder: Path | None, every: float | None, times: int | None
 ) -> None:
     """Write the cluster objects that a scheduler reads.
 

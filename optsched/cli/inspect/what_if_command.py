@@ -86,12 +86,7 @@ _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
 _UNREAD: Final = "no scheduler reads this kind"
 _NOTHING: Final = "no file contains a Job, PodGroup, pod or other object that a scheduler reads"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
-_WORDS: Final = {
-    Start.NOW: "now",
-    Start.SOON: "soon",
-    Start.LATER: "later",
-    Start.NEVER: "never",
-}
+_WORDS: Final = {Start.NOW: "now", Start.SOON: "soon", Start.LATER: "later", Start.NEVER: "never"}
 
 
 @dataclass(frozen=True, slots=True)

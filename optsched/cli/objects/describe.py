@@ -194,14 +194,7 @@ _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 _REFUSED: Final = re.compile(r"(\w+) ([^\s/]+)/(\S+) was not created: ")
 _PARTS: Final = {
     kind.kind: kind
-    for kind in (
-        POD_GROUP,
-        PERSISTENT_VOLUME_CLAIM,
-        CONFIG_MAP,
-        SECRET,
-        SERVICE,
-        NETWORK_POLICY,
-    )
+    for kind in (POD_GROUP, PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY)
 }
 """Kinds of objects that the controller creates for a job, in addition to pods."""
 _MOST_READ: Final = 100

@@ -354,12 +354,7 @@ def explain(
     from optsched.cli.inspect.explain_job import explain_job
 
     explain_job(
-        place,
-        form,
-        target,
-        lifting_classes,
-        device_schedulers,
-        overrides_budgets=overrides_budgets,
+        place, form, target, lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
     )
 
 

@@ -18,13 +18,7 @@ from optsched.cli.base.connection import (
     read,
 )
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.options import (
-    YAML,
-    output_option,
-    print_change,
-    print_object,
-    show_list,
-)
+from optsched.cli.base.options import YAML, output_option, print_change, print_object, show_list
 from optsched.cli.objects.manifests import check_manifests, file_option, read_manifests
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options

@@ -184,11 +184,7 @@ def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: 
 @queue_name
 @spec_options
 @click.option(
-    "-a",
-    "--action",
-    type=click.Choice([*_ACTIONS, _UPDATE]),
-    required=True,
-    help="The action.",
+    "-a", "--action", type=click.Choice([*_ACTIONS, _UPDATE]), required=True, help="The action."
 )
 def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action: str) -> None:
     """Open, close or change a queue.

@@ -15,12 +15,7 @@ from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import JSON, TABLE, form_option
 from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.study.chargeback import (
-    Chargeback,
-    chargeback_of_snapshots,
-    hours_text,
-    of_json,
-)
+from optsched.study.chargeback import Chargeback, chargeback_of_snapshots, hours_text, of_json
 from optsched.study.simulation.replay_trace import read_pictures
 from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json

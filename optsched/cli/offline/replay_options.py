@@ -85,9 +85,7 @@ _OPTIONS: Final = (
         help="Format of published traces.",
     ),
     click.option(
-        "--nodes",
-        type=Source(),
-        help="Replay on the nodes of this trace or of these manifests.",
+        "--nodes", type=Source(), help="Replay on the nodes of this trace or of these manifests."
     ),
     click.option(
         "--period",

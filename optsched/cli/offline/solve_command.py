@@ -114,9 +114,7 @@ class Options:
 )
 @solver_option
 @click.option(
-    "--time-limit",
-    type=Seconds(),
-    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default.",
+    "--time-limit", type=Seconds(), help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default."
 )
 @click.option(
     "--gap",
