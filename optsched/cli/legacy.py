@@ -31,7 +31,8 @@ from optsched.cli.objects.table_columns import OLD_QUEUES
 from optsched.cli.objects.target_names import Target, check_name, names_of, single_name
 
 if TYPE_CHECKING:
-    from optsched.cli.base.connection import Command, Place
+    from optsched.cli.base.connection import Place
+    from optsched.cli.base.options import Command
 
 NAMESPACE_VARIABLE: Final = "VOLCANO_DEFAULT_JOB_NAMESPACE"
 IMAGE_VARIABLE: Final = "VOLCANO_DEFAULT_IMAGE"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from optsched.api.kinds import Kind
+    from optsched.cli.base.options import Command
     from optsched.kube.client.client import Client
     from optsched.kube.client.errors import KubeError
     from optsched.kube.client.listing import Raw
@@ -37,7 +38,6 @@ _MISSING_RIGHT: Final = re.compile(
 
 T = TypeVar("T")
 U = TypeVar("U")
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):

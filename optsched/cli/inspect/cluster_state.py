@@ -11,7 +11,7 @@ from optsched.cli.base.connection import Exit, Failure, call_cluster
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.session_context import policy_from, policy_of
 from optsched.cli.objects.manifests import has_object_fields
-from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, DecodeOptions
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
@@ -92,25 +92,6 @@ async def _configuration(client: Client) -> str:
     except (Forbidden, NotFound):
         return ""
     return str((found.get("data") or {}).get(CONFIGURATION_FILE) or "")
-
-
-def live_options(
-    names: Iterable[str],
-    lifting_classes: Iterable[str],
-    device_schedulers: Iterable[str],
-    *,
-    overrides_budgets: bool = False,
-) -> DecodeOptions:
-    """Return decode options that accept the same annotations as the running scheduler.
-
-    `names` lists the scheduler names. The other arguments are fields of `DecodeOptions`.
-    """
-    return DecodeOptions(
-        tuple(names),
-        lifting_classes=frozenset(lifting_classes),
-        device_schedulers=frozenset(device_schedulers),
-        guarantees_override_budgets=overrides_budgets,
-    )
 
 
 def policy_for(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,13 +13,13 @@ from optsched.api.kinds import JOB, POD_GROUP, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
-from optsched.cli.inspect.cluster_state import classes_in, live_options, policy_for, read_cluster
+from optsched.cli.inspect.cluster_state import classes_in, policy_for, read_cluster
 from optsched.cli.objects.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
 from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.session import SessionContext
 from optsched.study.prediction.queue_position import (
     PredictionSettings,
@@ -56,22 +56,12 @@ class Answers:
     message: str = ""
 
 
-def explain_job(
-    place: Place,
-    form: str,
-    target: Target,
-    lifting_classes: Sequence[str] = (),
-    device_schedulers: Sequence[str] = (),
-    *,
-    overrides_budgets: bool = False,
-) -> None:
+def explain_job(place: Place, form: str, target: Target, options: DecodeOptions) -> None:
     """Print why a job waits; exit with 8 if it waits, and with 9 if it can never start.
 
     If the user may not read the cluster, the reason comes from the job's status, and the queue
-    position is omitted.
-
-    `lifting_classes`, `device_schedulers` and `overrides_budgets` are the values of the
-    `DecodeOptions` fields with which the scheduler runs.
+    position is omitted. `options` are the settings of the running scheduler; its scheduler names
+    are replaced.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
@@ -88,9 +78,7 @@ def explain_job(
     if cluster is None:
         answers, found = Answers(job.status.reason, job.status.message), None
     else:
-        context = _prediction_context(
-            cluster, [obj], lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
-        )
+        context = _prediction_context(cluster, [obj], options)
         answers = _find_answers(cluster.objects, key)
         found = None
         if is_waiting:
@@ -119,7 +107,8 @@ def explain_job(
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
     """Return the queue positions of jobs, such as `2/5`, keyed by (namespace, name)."""
-    found = standings(cluster.objects, _prediction_context(cluster, jobs))
+    options = DecodeOptions(lifting_classes=frozenset(), device_schedulers=frozenset())
+    found = standings(cluster.objects, _prediction_context(cluster, jobs, options))
     places = {}
     for obj in jobs:
         job, _ = parse_job(obj)
@@ -130,19 +119,12 @@ def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], st
 
 
 def _prediction_context(
-    cluster: Cluster,
-    jobs: Sequence[Raw],
-    lifting_classes: Sequence[str] = (),
-    device_schedulers: Sequence[str] = (),
-    *,
-    overrides_budgets: bool = False,
+    cluster: Cluster, jobs: Sequence[Raw], options: DecodeOptions
 ) -> PredictionSettings:
+    """Return the prediction settings for a cluster, whose scheduler may have any job's name."""
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
-    names = tuple(sorted({*SCHEDULER_NAMES, *named}))
-    options = live_options(
-        names, lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
-    )
+    options = replace(options, scheduler_names=tuple(sorted({*SCHEDULER_NAMES, *named})))
     return PredictionSettings(policy_for(cluster), SessionContext(), options)
 
 

@@ -44,7 +44,6 @@ from optsched.cli.inspect.cluster_state import (
     classes_in,
     from_file,
     live,
-    live_options,
     policy_for,
 )
 from optsched.cli.objects.manifests import file_option, read_parts
@@ -108,19 +107,13 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """Decode options; objects of a live cluster are decoded as its scheduler decodes them."""
-        if self.snapshot:
-            return DecodeOptions(
-                self.names,
-                lifting_classes=frozenset(self.lifting_classes) or None,
-                device_schedulers=frozenset(self.device_schedulers) or None,
-                guarantees_override_budgets=self.overrides_budgets,
-            )
-        return live_options(
+        """The decode options: those of the live scheduler, or of any scheduler for a snapshot."""
+        lifting, devices = frozenset(self.lifting_classes), frozenset(self.device_schedulers)
+        return DecodeOptions(
             self.names,
-            self.lifting_classes,
-            self.device_schedulers,
-            overrides_budgets=self.overrides_budgets,
+            lifting_classes=lifting or None if self.snapshot else lifting,
+            device_schedulers=devices or None if self.snapshot else devices,
+            guarantees_override_budgets=self.overrides_budgets,
         )
 
 

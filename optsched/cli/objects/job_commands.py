@@ -73,6 +73,7 @@ from optsched.cli.objects.table_columns import (
 )
 from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
 from optsched.cli.services.service_options import Duration
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
@@ -353,9 +354,12 @@ def explain(
     # The imports for the queue order (rules and engines) take a second.
     from optsched.cli.inspect.explain_job import explain_job
 
-    explain_job(
-        place, form, target, lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
+    options = DecodeOptions(
+        lifting_classes=frozenset(lifting_classes),
+        device_schedulers=frozenset(device_schedulers),
+        guarantees_override_budgets=overrides_budgets,
     )
+    explain_job(place, form, target, options)
 
 
 # --- suspend, resume, delete ---------------------------------------------------------------------

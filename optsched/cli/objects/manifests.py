@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.kinds import Kind
+    from optsched.cli.base.options import Command
 
 
 DEFAULT_AMOUNTS: Final = "cpu=1000m,memory=100Mi"
@@ -199,8 +200,6 @@ def command_manifest(
         "action": action,
     }
 
-
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 STDIN: Final = "-"
 _PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}

@@ -53,7 +53,8 @@ from optsched.units import parse_amount
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from optsched.cli.base.connection import Command, Place
+    from optsched.cli.base.connection import Place
+    from optsched.cli.base.options import Command
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from optsched.api.kinds import Kind
+    from optsched.cli.base.options import Command
     from optsched.kube.client.client import Client
 
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 COMPLETION_S = 2.0
 

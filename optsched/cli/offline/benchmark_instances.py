@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,7 +23,8 @@ from optsched.study.reassignment.roadef import is_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-Command = TypeVar("Command", bound="Callable[..., Any]")
+    from optsched.cli.base.options import Command
+
 
 STOPPED_BY_HAND: Final = "stopped by hand"
 
