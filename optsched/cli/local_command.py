@@ -138,7 +138,3 @@ def _show_progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as spinner:
         yield lambda message: spinner.update(Text(message))
-
-
-if __name__ == "__main__":
-    local()

@@ -159,7 +159,6 @@ class Shelf:
         The entry points in the group `optsched.plugins`.
     action_entries
         The entry points in the group `optsched.actions`.
-
     """
 
     folder: Path | None = None
@@ -262,7 +261,6 @@ class Catalogue:
         names its plugin or action.
     warnings
         A warning for each entry point with the name of a plugin or action that is already loaded.
-
     """
 
     plugins: Mapping[str, Plugin]

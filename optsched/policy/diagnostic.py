@@ -39,7 +39,6 @@ class Spot:
         The path of the YAML value, such as `tiers[1].plugins[0].name`.
     excerpt
         The text of the source line.
-
     """
 
     file: str
@@ -61,7 +60,6 @@ class Problem:
         The description of the error or warning, and the accepted values.
     likely
         The accepted word that is most similar to the wrong word, or empty if none is similar.
-
     """
 
     file: str

@@ -83,7 +83,6 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     ------
     PolicyError
         If the policy is invalid or cannot be read. The exception lists all errors and warnings.
-
     """
     if is_shipped(name_or_path):
         return _load_shipped(name_or_path, shelf)

@@ -54,7 +54,6 @@ class Located(Generic[T_co]):
     ----------
     text
         The text of a scalar as written in the file, without quotes; empty for lists and mappings.
-
     """
 
     value: T_co

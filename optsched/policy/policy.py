@@ -56,7 +56,6 @@ class Budgets:
     deterministic_s
         Solver work limit for each objective level, in CP-SAT deterministic time. In runs that read
         no clock, this limit replaces `solve_ms`.
-
     """
 
     solve_ms: int = 400
@@ -115,7 +114,6 @@ class Policy:
         Warnings about settings that are likely mistakes.
     plugin_files
         The (path, text) pair of each file that defines custom plugins.
-
     """
 
     name: str

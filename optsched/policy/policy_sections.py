@@ -58,7 +58,6 @@ class ActionReader:
         The actions that a policy may name.
     named
         The custom actions that the policy names and the file position of each name, keyed by name.
-
     """
 
     findings: Findings
@@ -227,7 +226,6 @@ class TierReader:
         are not reported.
     rule_owners
         Maps each custom rule name to the name of the custom plugin that defines the rule.
-
     """
 
     word: str

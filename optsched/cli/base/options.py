@@ -163,7 +163,6 @@ class RenamedOption(click.Option):
     ----------
     former
         Former names of the option.
-
     """
 
     def __init__(self, *arguments: Any, former: Sequence[str], **options: Any) -> None:  # noqa: ANN401  click's

@@ -149,6 +149,13 @@ class InputPath(click.Path):
         return path
 
 
+plugins_dir_option: Final = click.option(
+    "--plugins-dir",
+    type=InputPath(path_type=Path, file_okay=False),
+    help="Python files in this folder are plugins that the model may name.",
+)
+
+
 class OutputPath(click.Path):
     """The path of an output; `check_path` rejects URLs, empty paths and NUL characters."""
 
@@ -266,7 +273,6 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
     ------
     click.UsageError
         An output is rejected. The message names the option and the file.
-
     """
     read, taken = list(inputs), dict[str, tuple[str, Path]]()
     for option, paths in outputs.items():

@@ -260,7 +260,6 @@ class DryRun:
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remarks
         The reason why some objects could not be checked, one sentence per kind of object.
-
     """
 
     client: Client

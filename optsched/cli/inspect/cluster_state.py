@@ -43,7 +43,6 @@ class Cluster:
         The namespace of the current context.
     configuration
         The text of the scheduler's configuration; empty if unknown.
-
     """
 
     objects: Sequence[Raw]

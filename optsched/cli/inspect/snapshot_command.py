@@ -121,7 +121,3 @@ def _capture(place: Place) -> list[Raw]:
 def _count_kinds(objects: Iterable[Raw]) -> str:
     numbers = Counter(obj["kind"] for obj in objects)
     return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
-
-
-if __name__ == "__main__":
-    snapshot()

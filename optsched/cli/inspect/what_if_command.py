@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -36,7 +35,12 @@ from optsched.cli.base.options import (
     tenant_claim_options,
     written,
 )
-from optsched.cli.base.path_arguments import InputPath, ModelSource, Source, single_model
+from optsched.cli.base.path_arguments import (
+    ModelSource,
+    Source,
+    plugins_dir_option,
+    single_model,
+)
 from optsched.cli.base.session_context import session_context
 from optsched.cli.inspect.admission_checks import UID, DryRun, QuotaUsage
 from optsched.cli.inspect.cluster_state import (
@@ -67,6 +71,7 @@ from optsched.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.objects.manifests import Part
@@ -154,11 +159,7 @@ class Options:
     show_default=True,
     help="Schedule pods with this schedulerName; may be repeated.",
 )
-@click.option(
-    "--plugins-dir",
-    type=InputPath(path_type=Path, file_okay=False),
-    help="Python files in this folder are plugins that the model may name.",
-)
+@plugins_dir_option
 @tenant_claim_options
 @form_option((TABLE, WIDE, JSON, YAML))
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
@@ -218,7 +219,6 @@ class _Gang:
         Tasks of the job whose pods are created only after other tasks have started.
     refusal, quota
         The fields of `DryRun` with the same names.
-
     """
 
     key: str
@@ -477,7 +477,6 @@ class _Limited:
         quota.
     beyond
         Keyed by gang: why pods beyond its minimum are not created, and its total number of pods.
-
     """
 
     request: _Request
@@ -591,7 +590,3 @@ def _format_row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
 def _count_names(names: Iterable[str]) -> list[str]:
     counts = sorted(Counter(names).items())
     return [f"{name} ×{number}" if number > 1 else name for name, number in counts]
-
-
-if __name__ == "__main__":
-    what_if()

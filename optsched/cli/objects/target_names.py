@@ -40,7 +40,6 @@ class Target:
         Namespace of the object; empty for the namespace of the current context.
     short
         Value of `-n` if no name is given and the command does not require a name.
-
     """
 
     name: str
@@ -65,7 +64,6 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
         Value of `-n`.
     namespace
         Value of `--namespace`.
-
     """
     name = single_name(names, "names")
     if name:

@@ -39,7 +39,6 @@ class Benchmark:
         Function that returns whether a path is a file in this format.
     module, command
         The module that contains the command for the format, and the command's name there.
-
     """
 
     takes: Callable[[str], bool]

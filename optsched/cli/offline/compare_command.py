@@ -165,15 +165,6 @@ FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutorOptions:
-    """The number of local worker processes, or the address and TLS files of a Dask cluster."""
-
-    workers: int | None
-    dask: str | None
-    tls: Tls
-
-
-@dataclass(frozen=True, slots=True)
 class CompareOptions:
     """Values of the command line options; the help of `compare` describes them."""
 
@@ -186,7 +177,9 @@ class CompareOptions:
     simulation: Options
     warm_up: int
     out: Path | None
-    executor: ExecutorOptions
+    workers: int | None
+    dask: str | None
+    tls: Tls
     report: Path | None
     form: str
     plugins_dir: Path | None
@@ -255,8 +248,6 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 @report_option
 @form_option((TABLE, "json", "csv"))
 def compare(
-    workers: int | None,
-    dask: str | None,
     dask_ca: Path | None,
     dask_cert: Path | None,
     dask_key: Path | None,
@@ -271,16 +262,16 @@ def compare(
     already in the --out folder are not repeated. The exit code is 0 if all replays completed, 1 if
     a replay failed or a file could not be written, 2 for bad input, and 130 after Ctrl-C.
     """
-    executor = ExecutorOptions(workers, dask, Tls(dask_ca, dask_cert, dask_key))
+    tls = Tls(dask_ca, dask_cert, dask_key)
     simulation = Options(period_ms=period, until_ms=until)
-    options = CompareOptions(executor=executor, simulation=simulation, **flags)
+    options = CompareOptions(tls=tls, simulation=simulation, **flags)
     console = remarks()
     _check_flags(options)
     try:
         cells = _build_cells(console, options)
         if options.out is not None:
             make_folder(options.out)
-        with _open_executor(options.executor, len(cells)) as place:
+        with _open_executor(options, len(cells)) as place:
             run = _Run(cells, ResultFolder(options.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
@@ -321,7 +312,7 @@ def _check_flags(flags: CompareOptions) -> None:
         if twice:
             raise click.UsageError(f"{option}: {twice[0]} is given more than once")
     check_folder("--out", flags.out)
-    tls = flags.executor.tls
+    tls = flags.tls
     inputs = [
         *files_of_traces(flags.traces, flags.trace_format),
         *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
@@ -363,7 +354,7 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 
 @contextmanager
-def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
+def _open_executor(options: CompareOptions, num_cells: int) -> Iterator[Place]:
     """Yield the executor that runs the replays: this process, worker processes or Dask."""
     clock = SystemClock()
     if options.dask is not None:

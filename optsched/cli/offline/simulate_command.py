@@ -191,7 +191,7 @@ class SimulateOptions:
 @click.option("--resume", is_flag=True, help="Resume from the checkpoint in --out.")
 @report_option
 @form_option((TABLE, JSON))
-def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks them
+def simulate(trace: str, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Replay TRACE in virtual time with the sessions of the live scheduler.
 
     TRACE is a file of kind Trace, manifests written by `optsched snapshot` (all jobs arrive at
@@ -199,11 +199,7 @@ def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks th
     synthetic trace. The exit code is 0 after a complete replay, 2 for bad input, and 130 after
     Ctrl-C.
     """
-    _simulate(trace, SimulateOptions(**flags))
-
-
-def _simulate(trace: str, flags: SimulateOptions) -> None:
-    console = remarks()
+    console, flags = remarks(), SimulateOptions(**options)
     if flags.out is None and flags.resume:
         raise click.UsageError(
             "--resume needs the folder of the stopped replay: name it with --out"
@@ -267,9 +263,6 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
             "yellow",
         )
         sys.exit(STOPPED)
-
-
-# --- input ----------------------------------------------------------------------------------------
 
 
 # --- replay --------------------------------------------------------------------------------------

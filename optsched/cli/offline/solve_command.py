@@ -15,7 +15,6 @@ from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPP
 from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import JSON, SEED, TABLE, Seconds, form_option, solver_option
 from optsched.cli.base.path_arguments import (
-    InputPath,
     KeepError,
     ModelSource,
     OutputPath,
@@ -24,6 +23,7 @@ from optsched.cli.base.path_arguments import (
     check_outputs,
     check_writable,
     is_standard,
+    plugins_dir_option,
     write_and_report,
 )
 from optsched.cli.base.session_context import collect_less, files_of_plugins, policy_of
@@ -151,11 +151,7 @@ class Options:
 )
 @click.option("--strict", is_flag=True, help="Exit with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
-@click.option(
-    "--plugins-dir",
-    type=InputPath(path_type=Path, file_okay=False),
-    help="Python files in this folder are plugins that the model may name.",
-)
+@plugins_dir_option
 def solve(
     instance: Path,
     out: Path | None,

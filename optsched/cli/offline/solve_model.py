@@ -205,7 +205,6 @@ def solve_one(
         The cluster to solve, and the policy with its limits and files.
     is_stopped
         Function that returns whether a stop was requested.
-
     """
     clock = None if job.assignment.parameters.is_deterministic else SystemClock()
     begun_s = 0.0 if clock is None else clock.monotonic()

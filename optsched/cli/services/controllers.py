@@ -143,7 +143,3 @@ def controllers(**given: Any) -> None:  # noqa: ANN401  click checks them
     )
     with service_errors():
         asyncio.run(run(settings))
-
-
-if __name__ == "__main__":
-    controllers()

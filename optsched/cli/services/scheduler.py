@@ -244,7 +244,3 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
             max_grace_s=-(-given["max_grace_ms"] // 1000),
         )
         asyncio.run(run(settings))
-
-
-if __name__ == "__main__":
-    scheduler()

@@ -173,7 +173,6 @@ class Grammar:
         Names of Boolean flags, which Go accepts as `--flag=false`.
     ignored_switches, ignored
         Names of Boolean flags, and of flags with a value, that have no effect in optsched.
-
     """
 
     switches: frozenset[str]

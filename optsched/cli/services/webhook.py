@@ -328,7 +328,3 @@ def _read_certificate_files(given: Mapping[str, Any]) -> CertificateFiles | None
     if certificate is None or key is None:
         raise click.UsageError("--tls-cert-file and --tls-private-key-file must be given together")
     return CertificateFiles(certificate, key, given["ca_cert_file"])
-
-
-if __name__ == "__main__":
-    webhook()
