@@ -154,9 +154,9 @@ class _Parser:
         if not self._accept(sign):
             raise self._syntax_error()
 
-    def _read_token(self, kind: str) -> str:
-        found, text = self._peek()
-        if found != kind:
+    def _read_name(self) -> str:
+        kind, text = self._peek()
+        if kind != "name":
             raise self._syntax_error()
         self._at += 1
         return text
@@ -212,7 +212,7 @@ class _Parser:
                 term = partial(_element, term, self._disjunction())
                 self._expect("]")
             else:
-                term = self._selected(term, self._read_token("name"))
+                term = self._selected(term, self._read_name())
         return term
 
     def _selected(self, term: Term, name: str) -> Term:
@@ -254,7 +254,7 @@ class _Parser:
             return lambda _: _CONSTANTS[name]
         if name == "device":
             self._expect(".")
-            part = self._read_token("name")
+            part = self._read_name()
             if part == "driver":
                 return lambda d: d.driver
             if part == "attributes":

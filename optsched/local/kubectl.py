@@ -35,9 +35,9 @@ class Kubectl:
             raise KubectlError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
         return result.stdout
 
-    def json(self, *arguments: str, input: str | None = None) -> dict[str, Any]:
+    def json(self, *arguments: str) -> dict[str, Any]:
         """Run kubectl with `-o json` and return the parsed output."""
-        content: dict[str, Any] = json.loads(self(*arguments, "-o", "json", input=input))
+        content: dict[str, Any] = json.loads(self(*arguments, "-o", "json"))
         return content
 
     def apply(self, manifest: object) -> None:

@@ -164,9 +164,9 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
     An empty `namespace` selects all namespaces. `query` holds the label and field selectors of the
     request.
     """
+    from optsched.kube.client.client import list_objects
     from optsched.kube.client.errors import NotFound
     from optsched.kube.client.listing import Selection
-    from optsched.kube.client.queries import list_objects
 
     try:
         return await list_objects(client, kind, Selection(namespace, **query))

@@ -176,8 +176,8 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
 
     from optsched.cli.base.connection import call_cluster
     from optsched.cli.objects.table_columns import name_of
+    from optsched.kube.client.client import list_objects
     from optsched.kube.client.listing import Selection
-    from optsched.kube.client.queries import list_objects
 
     async def names(client: Client) -> list[str]:
         inside = (namespace or client.namespace) if kind.namespaced else ""

@@ -13,8 +13,8 @@ from optsched.api.kinds import POD
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
 from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
+from optsched.kube.client.client import list_objects
 from optsched.kube.client.errors import NotFound
-from optsched.kube.client.queries import list_objects
 
 if TYPE_CHECKING:
     from optsched.kube.client.client import Client

@@ -27,21 +27,31 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from optsched import __version__
-from optsched.api.kinds import POD, Ref, collection_path, is_path_segment, object_path
-from optsched.kube.client.errors import Garbled, KubeError, NotFound, Unreachable, parse_error
+from optsched.api.kinds import (
+    POD,
+    SUBJECT_ACCESS_REVIEW,
+    Ref,
+    collection_path,
+    is_path_segment,
+    object_path,
+)
+from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
+from optsched.kube.client.errors import Garbled, Gone, KubeError, NotFound, Unreachable, parse_error
 from optsched.kube.client.kubeconfig import (
     copy_pipes,
     default_places,
     explain_unreadable,
     find_mistake,
 )
-from optsched.kube.client.listing import EVERYTHING, Page, Selection
+from optsched.kube.client.listing import EVERYTHING, PAGE_SIZE, Page, Selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 
+    from optsched.admission.review import AccessQuestion
     from optsched.api.kinds import Kind
     from optsched.kube.client.listing import Raw
+
 
 CONNECTIONS: Final = 160
 """Maximum number of connections, enough for 64 binds, one watch per kind and all other writes.
@@ -412,3 +422,78 @@ def _path(ref: Ref, subresource: str = "") -> str:
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")
     return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
+
+
+TRIES: Final = 3
+"""Maximum number of attempts to read a list whose pages expire while it is read."""
+
+
+async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
+    """Return all selected objects of a kind, in the server's order; raises `KubeError`."""
+    left = TRIES
+    while True:
+        left -= 1
+        try:
+            return [obj async for page in _pages(source, kind, selection) for obj in page.items]
+        except Gone:
+            if not left:
+                raise
+
+
+async def _pages(source: Client, kind: Kind, selection: Selection) -> AsyncIterator[Page]:
+    token = ""
+    while True:
+        page = await source.list_page(kind, PAGE_SIZE, token, selection)
+        yield page
+        token = page.token
+        if not token:
+            return
+
+
+async def can_access(api: Client, question: AccessQuestion) -> bool:
+    """Return whether RBAC allows a user's request; raises KubeError if the review fails."""
+    kind, subject = question.kind, question.subject
+    attributes = {
+        "group": kind.group,
+        "version": kind.version,
+        "resource": kind.plural,
+        "subresource": question.subresource,
+        "verb": question.verb,
+        "name": question.name,
+        "namespace": question.namespace,
+    }
+    spec = {
+        "user": subject.user,
+        "groups": sorted(subject.groups),
+        "resourceAttributes": {name: text for name, text in attributes.items() if text},
+    }
+    return (await review(api, SUBJECT_ACCESS_REVIEW, spec)).get("allowed") is True
+
+
+async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
+    """Create a review, such as a TokenReview, and return its status; raises KubeError."""
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
+    status = (await api.create(Ref(kind, "", ""), body)).get("status")
+    return status if isinstance(status, dict) else {}
+
+
+async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
+    """Return a namespace's pods that belong to a PodGroup, with only the fields about the PodGroup.
+
+    Each page is reduced immediately, so a large namespace takes little memory.
+    """
+    members: list[Raw] = []
+    async for page in _pages(source, POD, Selection(namespace)):
+        for pod in page.items:
+            meta = pod.get("metadata") or {}
+            annotations = meta.get("annotations") or {}
+            group = (pod.get("spec") or {}).get("schedulingGroup")
+            if not group and not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
+                continue
+            keys = (*GROUP_NAME_ANNOTATIONS, SUBMITTER)
+            kept = {key: annotations[key] for key in keys if key in annotations}
+            spec = {"schedulingGroup": group} if group else {}
+            members.append(
+                {"metadata": {"name": meta.get("name"), "annotations": kept}, "spec": spec}
+            )
+    return tuple(members)

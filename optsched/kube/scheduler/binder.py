@@ -44,7 +44,7 @@ from optsched.kube.scheduler.bind_preparation import (
     record_devices,
 )
 from optsched.kube.scheduler.outcomes import Bind, Failure
-from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder, VolumeBinderContext
+from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,11 +117,7 @@ class LiveBinder:
         )
         self._locks = NodeLocks(api, context.clock, context.timing)
         self._claims = VolumeBinder(
-            api,
-            cache,
-            VolumeBinderContext(
-                context.clock, context.timing, context.may_bind, context.patience_s
-            ),
+            api, cache, context.clock, context.timing, context.may_bind, context.patience_s
         )
         self._awaiting_volumes: dict[int, tuple[list[_Job], PendingVolumes]] = {}
         self._has_new_gangs = asyncio.Event()

@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.binder import LiveBinder
     from optsched.kube.scheduler.evictor import Evictor
     from optsched.kube.scheduler.metrics import Metrics
-    from optsched.kube.scheduler.policy_file import PolicyFile
-    from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
-    from optsched.kube.scheduler.solver_process import SolverSupervisor
+    from optsched.kube.scheduler.session_services import PolicyFile, SnapshotDumps, SolverSupervisor
     from optsched.kube.scheduler.status_writer import Write
     from optsched.plugins.custom.isolation import Fault
     from optsched.policy.policy import Policy

@@ -370,20 +370,14 @@ class SelfReporter:
     `subjects` holds the objects that these events are about.
     """
 
-    def __init__(
-        self,
-        election: Election | None,
-        metrics: Metrics,
-        events: EventRecorder,
-        environment: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, election: Election | None, metrics: Metrics, events: EventRecorder) -> None:
         self._metrics = metrics
         self._events = events
         self._uid = ""
-        self._policy = policy_object(environment)
-        if "POD_NAME" in environment and "POD_NAMESPACE" in environment:
-            self._about = Ref(POD, environment["POD_NAMESPACE"], environment["POD_NAME"])
-            self._uid = environment.get("POD_UID", "")
+        self._policy = policy_object(os.environ)
+        if "POD_NAME" in os.environ and "POD_NAMESPACE" in os.environ:
+            self._about = Ref(POD, os.environ["POD_NAMESPACE"], os.environ["POD_NAME"])
+            self._uid = os.environ.get("POD_UID", "")
         elif election is not None:
             self._about = Ref(LEASE, election.namespace, election.name)
         else:

@@ -29,9 +29,7 @@ from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
 from optsched.kube.scheduler.outcomes import TOGETHER_MS, OutcomeReporter, SelfReporter
-from optsched.kube.scheduler.policy_file import PolicyFile
-from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
-from optsched.kube.scheduler.solver_process import SolverSupervisor
+from optsched.kube.scheduler.session_services import PolicyFile, SnapshotDumps, SolverSupervisor
 from optsched.kube.scheduler.status_writer import RefusedWrites, make_writer
 from optsched.kube.serving.metrics_server import serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare

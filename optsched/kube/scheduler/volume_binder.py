@@ -69,21 +69,6 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeBinderContext:
-    """Dependencies of a volume binder.
-
-    `may_continue` returns whether this process still leads; it is called before every request.
-    `patience_s` returns the number of seconds for which pods may wait for volumes, or None if the
-    policy has no volume plugin.
-    """
-
-    clock: Clock
-    timing: Timing
-    may_continue: Callable[[], bool]
-    patience_s: Callable[[], float | None]
-
-
 class Stopped(Exception):
     """Raised if this process no longer leads; the next leader continues the work."""
 
@@ -91,10 +76,26 @@ class Stopped(Exception):
 class VolumeBinder:
     """Binds the volume claims of gangs to volumes."""
 
-    def __init__(self, api: Client, cache: ClusterCache, context: VolumeBinderContext) -> None:
+    def __init__(
+        self,
+        api: Client,
+        cache: ClusterCache,
+        clock: Clock,
+        timing: Timing,
+        may_bind: Callable[[], bool],
+        patience_s: Callable[[], float | None],
+    ) -> None:
+        """`may_bind` returns whether this process still leads; it is called before every request.
+
+        `patience_s` returns the number of seconds for which pods may wait for volumes, or None if
+        the policy has no volume plugin.
+        """
         self._api = api
         self._cache = cache
-        self._context = context
+        self._clock = clock
+        self._timing = timing
+        self._may_bind = may_bind
+        self._patience_s = patience_s
         self._under_way: dict[str, VolumeGrant] = {}
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
@@ -104,7 +105,7 @@ class VolumeBinder:
         """Return the unbound claims of allocated tasks, or None if no volume fits a claim."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
-        if self._context.patience_s() is not None:
+        if self._patience_s() is not None:
             for action in allocated:
                 task = self._cache.task(action.task)
                 for key in () if task is None else task.shape.claims:
@@ -158,7 +159,7 @@ class VolumeBinder:
             refusal = refusal or await self._until_bound(pending)
             if refusal is not None:
                 for grant in pending.grants:
-                    if grant.volume or not self._context.may_continue():
+                    if grant.volume or not self._may_bind():
                         continue
                     ref = ref_by_key(PERSISTENT_VOLUME_CLAIM, grant.claim)
                     with suppress(KubeError):
@@ -184,14 +185,14 @@ class VolumeBinder:
         """Reserve a volume or select a node for a claim; return the failure, if any."""
         async with self._slots:
             for _ in range(TRIES):
-                if not self._context.may_continue():
+                if not self._may_bind():
                     raise Stopped
                 try:
                     message = await self._request_once(grant)
                 except NotFound:
                     message = f"claim {grant.claim} or its volume does not exist any more"
                 except _PASSING:
-                    await self._context.timing.sleep(POLL_S)
+                    await self._timing.sleep(POLL_S)
                     continue
                 except KubeError as e:
                     message = f"claim {grant.claim}: {e}"
@@ -239,8 +240,8 @@ class VolumeBinder:
     # --- waiting ---------------------------------------------------------------------------------
 
     async def _until_bound(self, pending: PendingVolumes) -> Refusal | None:
-        patience_s = self._context.patience_s() or 0.0
-        until_s = self._context.clock.monotonic() + patience_s
+        patience_s = self._patience_s() or 0.0
+        until_s = self._clock.monotonic() + patience_s
         seen: set[str] = set()
         left = sorted(pending.used_on)
         while left:
@@ -250,12 +251,12 @@ class VolumeBinder:
                     return Refusal(key, message)
                 if message is None:
                     left.remove(key)
-            if left and self._context.clock.monotonic() >= until_s:
+            if left and self._clock.monotonic() >= until_s:
                 message = f"claim {left[0]} was not bound within {patience_s:g} s"
                 return Refusal(left[0], message)
             if left:
-                await self._context.timing.sleep(POLL_S)
-            if not self._context.may_continue():
+                await self._timing.sleep(POLL_S)
+            if not self._may_bind():
                 raise Stopped
         return None
 

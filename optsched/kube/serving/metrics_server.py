@@ -23,8 +23,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
 from optsched.cluster.bounded_cache import RecentCache
+from optsched.kube.client.client import review
 from optsched.kube.client.errors import KubeError
-from optsched.kube.client.queries import review
 from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.serving.certificates import ServedCertificate
 from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen

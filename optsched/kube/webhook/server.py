@@ -31,8 +31,8 @@ from optsched.admission.review import (
     read_body,
 )
 from optsched.admission.services import TIMEOUT_S, review
+from optsched.kube.client.client import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.queries import can_access, list_podgroup_members
 from optsched.kube.serving.metrics_server import ProcessMetrics
 from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_stage, listen
 

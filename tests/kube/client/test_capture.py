@@ -8,7 +8,7 @@ import pytest
 from optsched.api.kinds import HYPER_NODE, QUEUE
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
-from optsched.kube.client import queries
+from optsched.kube.client import client as requests
 from optsched.kube.client.capture import capture
 from optsched.kube.client.errors import Expired, Forbidden, NotFound
 from tests.formats.objects import group, node, pod, queue, thing
@@ -68,7 +68,7 @@ def test_annotations_that_only_a_dump_may_have_are_left_out() -> None:
 
 
 def test_lists_come_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PAGE_SIZE", 2)
+    monkeypatch.setattr(requests, "PAGE_SIZE", 2)
     api = FakeApi(*(node(f"n{i}") for i in range(5)))
     assert names(captured(api), "Node") == ["n0", "n1", "n2", "n3", "n4"]
     assert api.calls.count("list Node") == 3

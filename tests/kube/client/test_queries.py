@@ -10,9 +10,9 @@ import pytest
 
 from optsched.api.kinds import QUEUE, Ref
 from optsched.kube.cache.reflector import watch_object
+from optsched.kube.client.client import list_objects
 from optsched.kube.client.errors import Expired, Forbidden, KubeError, Unreachable
 from optsched.kube.client.listing import EVERYTHING, Page, Selection
-from optsched.kube.client.queries import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -26,9 +26,7 @@ from optsched.kube.scheduler.evictor import Evictor, EvictorContext
 from optsched.kube.scheduler.loop import STUCK_S, Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
 from optsched.kube.scheduler.outcomes import scheduled
-from optsched.kube.scheduler.policy_file import PolicyFile
-from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
-from optsched.kube.scheduler.solver_process import SolverSupervisor
+from optsched.kube.scheduler.session_services import PolicyFile, SnapshotDumps, SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
 from optsched.policy.catalogue import Shelf
 from optsched.policy.load import PolicyWatch

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.kube.scheduler.policy_file import PolicyFile
+from optsched.kube.scheduler.session_services import PolicyFile
 from optsched.policy.load import PolicyWatch
 from optsched.policy.policy import SolverKind
 from tests.kube.fakes import FakeClock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from optsched.cluster.decisions import Certificate, Plan
 from optsched.formats.plan import read_plan
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.kube.scheduler.snapshot_dumps import KEPT, SnapshotDumps
+from optsched.kube.scheduler.session_services import KEPT, SnapshotDumps
 from optsched.plugins.extension_points import Violation
 from tests.support.small import cluster, gang, node, shape
 

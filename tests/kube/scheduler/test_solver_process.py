@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.kube.scheduler.solver_process import RETRY_S, SolverSupervisor
+from optsched.kube.scheduler.session_services import RETRY_S, SolverSupervisor
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
