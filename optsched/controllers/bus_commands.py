@@ -20,7 +20,7 @@ from optsched.api.json_fields import (
 )
 from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
 from optsched.controllers.controller import Index
-from optsched.controllers.effects import Again, Delete
+from optsched.controllers.effects import Again, delete_object
 from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
     rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
-    return (*map(delete_command, old), *rest)
+    return (*(delete_object(COMMAND, command) for command in old), *rest)
 
 
 def action_of(command: Manifest) -> str:
@@ -85,11 +85,6 @@ def action_of(command: Manifest) -> str:
 def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
     """Return whether a Command targets this object, not an earlier object with the same name."""
     return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
-
-
-def delete_command(command: Manifest) -> Delete:
-    """Return the effect that deletes a Command."""
-    return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
 
 
 def command_wakes(kind: Kind) -> Wakes:

@@ -36,7 +36,15 @@ from optsched.api.json_fields import (
 from optsched.api.kinds import CRON_JOB, JOB
 from optsched.api.meta import EventType
 from optsched.controllers.controller import Controller, existing, owner_wakes
-from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
+from optsched.controllers.effects import (
+    Again,
+    Create,
+    Emit,
+    Then,
+    delete_object,
+    event_about,
+    patch_status,
+)
 from optsched.units import format_time
 from optsched.units.cron import CronError, last_due_ms, next_due_ms, parse_timetable
 
@@ -46,7 +54,7 @@ if TYPE_CHECKING:
     from optsched.api.jobflow import CronJob
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects
+    from optsched.controllers.effects import Effect, Effects, PatchStatus
     from optsched.units.cron import Timetable
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"
@@ -96,8 +104,7 @@ class _Case:
 
     def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
         """Return an event about the CronJob."""
-        meta = self.cron.meta
-        return Emit(CRON_JOB, meta.namespace, meta.name, meta.uid, type_, reason, message, code)
+        return event_about(CRON_JOB, self.manifest, type_, reason, message, code)
 
 
 class CronJobs:
@@ -244,7 +251,7 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
         name = name_of(job)
         event = case.emit(EventType.NORMAL, reason, f"Deleted job {name}", name)
         if not is_terminating(job):
-            yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), event))
+            yield Then((delete_object(JOB, job), event))
 
 
 # --- existing jobs -------------------------------------------------------------------------------
@@ -315,12 +322,4 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         changed.pop("active", None)
     if not changed:
         return None
-    meta = cron.meta
-    return PatchStatus(
-        CRON_JOB,
-        meta.namespace,
-        meta.name,
-        {"status": changed},
-        meta.uid,
-        resource_version=version_of(case.manifest),
-    )
+    return patch_status(CRON_JOB, case.manifest, changed)

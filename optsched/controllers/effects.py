@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from optsched.api.json_fields import name_of, namespace_of, uid_of, version_of
 from optsched.api.kinds import Ref
 
 if TYPE_CHECKING:
@@ -190,3 +191,41 @@ Effect: TypeAlias = (
     Create | Patch | PatchStatus | Delete | Emit | AskQuestion | AskFabric | Again | Then
 )
 Effects: TypeAlias = tuple[Effect, ...]
+
+
+def delete_object(
+    kind: Kind, obj: Manifest, propagation: Propagation = Propagation.BACKGROUND
+) -> Delete:
+    """Return the effect that deletes an object, but no later object with the same name."""
+    return Delete(kind, namespace_of(obj), name_of(obj), uid_of(obj), propagation)
+
+
+def patch_object(kind: Kind, obj: Manifest, body: Manifest) -> Patch:
+    """Return the effect that applies a merge patch to an object."""
+    return Patch(kind, namespace_of(obj), name_of(obj), body, uid_of(obj))
+
+
+def patch_status(
+    kind: Kind, obj: Manifest, changes: Manifest, may_wait_s: float = 0.0
+) -> PatchStatus:
+    """Return the effect that changes fields of an object's status.
+
+    If another client has written the object meanwhile, the decision may be outdated, so the API
+    server rejects the patch.
+    """
+    return PatchStatus(
+        kind,
+        namespace_of(obj),
+        name_of(obj),
+        {"status": changes},
+        uid_of(obj),
+        version_of(obj),
+        may_wait_s,
+    )
+
+
+def event_about(
+    kind: Kind, obj: Manifest, type_: EventType, reason: str, message: str, code: str = ""
+) -> Emit:
+    """Return the effect that reports an Event about an object."""
+    return Emit(kind, namespace_of(obj), name_of(obj), uid_of(obj), type_, reason, message, code)

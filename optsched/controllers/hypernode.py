@@ -37,11 +37,12 @@ from optsched.controllers.effects import (
     Again,
     AskFabric,
     Create,
-    Delete,
     Emit,
     Fabric,
-    Patch,
     PatchStatus,
+    delete_object,
+    event_about,
+    patch_object,
 )
 from optsched.controllers.ufm import (
     BY_UFM,
@@ -281,7 +282,7 @@ class Discovery:
             text = str(subobject(config, "data").get(CONFIG_FILE) or "")
             sources = read_sources(text, ref.namespace)
         except ConfigError as e:
-            return (self._warn(config, "InvalidTopologyDiscovery", str(e)),)
+            return (_warn(config, "InvalidTopologyDiscovery", str(e)),)
         effects: list[Effect] = []
         if sources.types is not None:
             known = _hypernodes_from(BY_LABEL, world)
@@ -318,26 +319,17 @@ class Discovery:
         if not problem and taken:
             problem = f"HyperNode {taken[0]} exists but was not created from UFM: rename it"
         if problem:
-            yield self._warn(config, "TopologyNotDiscovered", problem)
+            yield _warn(config, "TopologyNotDiscovered", problem)
             return
         if invalid_hosts := find_invalid_hosts(fabric_answer.links):
             number, example = len(invalid_hosts), invalid_hosts[0]
             message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
-            yield self._warn(config, "HostsPassedOver", message)
+            yield _warn(config, "HostsPassedOver", message)
         yield from _find_changes(desired, known)
 
-    def _warn(self, config: Manifest, reason: str, message: str) -> Emit:
-        ref = self._ref
-        return Emit(
-            CONFIG_MAP,
-            ref.namespace,
-            ref.name,
-            uid_of(config),
-            EventType.WARNING,
-            reason,
-            message,
-            code=message,
-        )
+
+def _warn(config: Manifest, reason: str, message: str) -> Emit:
+    return event_about(CONFIG_MAP, config, EventType.WARNING, reason, message, code=message)
 
 
 def _hypernodes_from(source: str, world: World) -> list[Manifest]:
@@ -350,11 +342,10 @@ def _find_changes(desired: Mapping[str, Manifest], known: Iterable[Manifest]) ->
         if name not in existing:
             yield Create(HYPER_NODE, hypernode)
         elif spec_of(existing[name]) != hypernode["spec"]:
-            uid = uid_of(existing[name])
-            yield Patch(HYPER_NODE, "", name, {"spec": hypernode["spec"]}, uid)
+            yield patch_object(HYPER_NODE, existing[name], {"spec": hypernode["spec"]})
     for name in existing.keys() - desired.keys():
         if not is_terminating(existing[name]):
-            yield Delete(HYPER_NODE, "", name, uid_of(existing[name]))
+            yield delete_object(HYPER_NODE, existing[name])
 
 
 # --- node counts ---------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from optsched.api.json_fields import (
     status_of,
     subobject,
     uid_of,
-    version_of,
 )
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
 from optsched.api.meta import EventType
@@ -43,11 +42,12 @@ from optsched.controllers.effects import (
     Again,
     AskQuestion,
     Create,
-    Delete,
-    Emit,
     PatchStatus,
     Question,
     Then,
+    delete_object,
+    event_about,
+    patch_status,
 )
 from optsched.units import TimestampError, format_time, parse_time_ms
 from optsched.units.duration import DurationError, parse_duration_ms
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from optsched.api.jobflow import Flow, JobFlow
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects
+    from optsched.controllers.effects import Effect, Effects, Emit
 
 BY_TEMPLATE: Final = "volcano.sh/createdByJobTemplate"
 BY_FLOW: Final = "volcano.sh/createdByJobFlow"
@@ -105,10 +105,7 @@ class _Case:
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
         """Return an event about the JobFlow."""
-        meta = self.flow.meta
-        return Emit(
-            JOB_FLOW, meta.namespace, meta.name, meta.uid, type_, reason, message, code=message
-        )
+        return event_about(JOB_FLOW, self.manifest, type_, reason, message, code=message)
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
@@ -120,7 +117,7 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
         if flow.status.phase is not FlowPhase.SUCCEED or flow.retain is not RetainPolicy.DELETE:
             return ()
         return tuple(
-            Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
+            delete_object(JOB, job)
             for job in world.owned_by(JOB, JOB_FLOW, flow.meta.uid)
             if not is_terminating(job)
         )
@@ -310,12 +307,7 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
         return ()
     if "conditions" in changed:
         changed["conditions"] = replacement_patch(known_conditions, changed["conditions"])
-    meta = case.flow.meta
-    body = {"status": changed}
-    version = version_of(case.manifest)
-    return (
-        PatchStatus(JOB_FLOW, meta.namespace, meta.name, body, meta.uid, resource_version=version),
-    )
+    return (patch_status(JOB_FLOW, case.manifest, changed),)
 
 
 def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:

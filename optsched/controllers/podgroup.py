@@ -63,7 +63,7 @@ from optsched.api.wellknown import (
 )
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.controller import Controller, Index
-from optsched.controllers.effects import Create, Delete, Emit, Patch
+from optsched.controllers.effects import Create, delete_object, event_about, patch_object
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import Wakes, World
-    from optsched.controllers.effects import Effects
+    from optsched.controllers.effects import Effects, Patch
 
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
@@ -148,7 +148,7 @@ class PodGroups:
         if owner is not None and is_own_group and spec_of(owner).get("replicas") == 0:
             if group is None:
                 return ()
-            return (Delete(POD_GROUP, namespace_of(group), name_of(group), uid_of(group)),)
+            return (delete_object(POD_GROUP, group),)
         if followed is None:
             return ()
         desired = self._desired_group(ref, followed, owner, world)
@@ -163,16 +163,10 @@ class PodGroups:
             code = reason.value
             event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)
             return tuple(
-                Emit(POD, namespace_of(pod), name_of(pod), uid_of(pod), *event)
-                for pod in pods
-                if not spec_of(pod).get("nodeName")
+                event_about(POD, pod, *event) for pod in pods if not spec_of(pod).get("nodeName")
             )
         body = {"metadata": {"annotations": {GROUP_NAME_ANNOTATIONS[0]: ref.name}}}
-        annotated = (
-            Patch(POD, namespace_of(pod), name_of(pod), body, uid_of(pod))
-            for pod in pods
-            if not _is_annotated(pod)
-        )
+        annotated = (patch_object(POD, pod, body) for pod in pods if not _is_annotated(pod))
         return (*_correct_group(group, desired), *annotated)
 
     # --- membership ------------------------------------------------------------------------------
@@ -337,7 +331,7 @@ def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patc
         if fresh:
             body.setdefault("metadata", {})[subobject] = fresh
     if body:
-        yield Patch(POD_GROUP, namespace_of(group), name_of(group), body, uid_of(group))
+        yield patch_object(POD_GROUP, group, body)
 
 
 def _is_annotated(pod: Manifest) -> bool:

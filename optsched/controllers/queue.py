@@ -23,8 +23,6 @@ from optsched.api.json_fields import (
     name_of,
     spec_of,
     status_of,
-    uid_of,
-    version_of,
 )
 from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
 from optsched.api.meta import EventType
@@ -36,19 +34,24 @@ from optsched.controllers.bus_commands import (
     action_of,
     command_wakes,
     commands_for,
-    delete_command,
     delete_orphaned_commands,
     is_addressed_to,
 )
 from optsched.controllers.controller import Controller, Index, existing
-from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
+from optsched.controllers.effects import (
+    Then,
+    delete_object,
+    event_about,
+    patch_object,
+    patch_status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effects
+    from optsched.controllers.effects import Effects, Emit
 
 
 OPEN_QUEUE: Final = "OpenQueue"
@@ -125,14 +128,11 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     if name_of(queue) != ROOT_QUEUE and not spec_of(queue).get("parent"):
         corrections["spec"] = {"parent": ROOT_QUEUE}
     if state != status_of(queue).get("state") and (desired.is_open or not corrections):
-        body = {"status": {"state": state.value}}
-        patch = PatchStatus(
-            QUEUE, "", name_of(queue), body, uid_of(queue), resource_version=version_of(queue)
-        )
+        patch = patch_status(QUEUE, queue, {"state": state.value})
         return (Then((patch, *_state_events(queue, state))), *refusals)
     if corrections:
-        return (Patch(QUEUE, "", name_of(queue), corrections, uid_of(queue)), *refusals)
-    return (*refusals, *(delete_command(command) for command in commands))
+        return (patch_object(QUEUE, queue, corrections), *refusals)
+    return (*refusals, *(delete_object(COMMAND, command) for command in commands))
 
 
 # --- desired state --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _state_events(queue: Manifest, state: QueueState) -> Iterator[Emit]:
 
 def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventType.WARNING) -> Emit:
     name = reason if reason in _ACTIONS else "UnknownCommand"
-    return Emit(QUEUE, "", name_of(queue), uid_of(queue), type_, name, message, code=message)
+    return event_about(QUEUE, queue, type_, name, message, code=message)
 
 
 # --- wakes ---------------------------------------------------------------------------------------

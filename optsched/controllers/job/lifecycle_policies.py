@@ -77,28 +77,18 @@ class ObservedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TriggeredAction:
     """The action of a lifecycle policy, and the event that triggers it."""
 
     action: JobAction
-    because: ObservedEvent
+    occurrence: ObservedEvent
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyDecision:
-    """The action that the lifecycle policies trigger, or None.
-
-    `wait_ms` is the time until the next policy timeout expires, or None if no timeout is pending.
-    """
-
-    verdict: Verdict | None = None
-    wait_ms: int | None = None
-
-
-def apply_policies(observed: ObservedJob) -> PolicyDecision:
+def apply_policies(observed: ObservedJob) -> tuple[TriggeredAction | None, int | None]:
     """Return the action for the first event whose policy has no timeout or an expired timeout.
 
-    Events are checked in the order of `_EVENT_SOURCES`.
+    If no policy triggers an action, return the time in ms until the next policy timeout expires, or
+    None if no timeout is pending. Events are checked in the order of `_EVENT_SOURCES`.
     """
     waits = []
     events = events_with_policy(observed.job)
@@ -115,8 +105,8 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         if wait_ms > 0:
             waits.append(wait_ms)
             continue
-        return PolicyDecision(Verdict(action, occurrence))
-    return PolicyDecision(wait_ms=min(waits, default=None))
+        return TriggeredAction(action, occurrence), None
+    return None, min(waits, default=None)
 
 
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:

@@ -22,7 +22,7 @@ from optsched.api.json_fields import (
 )
 from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, SECRET
 from optsched.api.meta import EventType
-from optsched.controllers.effects import Again, Create, Emit, Patch
+from optsched.controllers.effects import Again, Create, Patch, event_about
 from optsched.controllers.job.builtin_plugins import plugins_of
 from optsched.controllers.job.object_names import claim_name, group_name, pod_name, template_spec
 from optsched.controllers.job.plugin_interface import Draft, add_mount
@@ -216,10 +216,9 @@ def sync_owned_objects(
     for plugin, flags in plugins_of(job):
         for wanted in plugin.list_objects(job, flags):
             if wanted.kind == SECRET and new_keys is None:
-                name, meta = plugin.name, job.meta
+                name = plugin.name
                 message = f"plugin {name} is disabled: controllers and webhook run with --no-{name}"
-                about = (JOB, meta.namespace, meta.name, meta.uid)
-                yield Emit(*about, EventType.WARNING, "PluginDisabled", message)
+                yield event_about(JOB, manifest, EventType.WARNING, "PluginDisabled", message)
                 continue
             yield from _sync_object(wanted, job, manifest, world, new_keys)
     for position, volume in enumerate(job.spec.volumes):
@@ -276,7 +275,7 @@ def _sync_object(
         return
     owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
-        yield from _report_foreign_object(wanted, job, found)
+        yield from _report_foreign_object(wanted, job, manifest, found)
         return
     # Only labelled objects are watched. An object that Volcano created lacks the label, so it is
     # added.
@@ -303,21 +302,14 @@ def _is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
     )
 
 
-def _report_foreign_object(wanted: PluginObject, job: Job, found: Manifest) -> Iterator[Effect]:
+def _report_foreign_object(
+    wanted: PluginObject, job: Job, manifest: Manifest, found: Manifest
+) -> Iterator[Effect]:
     """Check again later; report the object unless an earlier job with the same name owns it."""
     if _is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return
     what = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
     message = f"{what} was not created for this job: the job uses the object but does not change it"
-    yield Emit(
-        JOB,
-        job.meta.namespace,
-        job.meta.name,
-        job.meta.uid,
-        EventType.WARNING,
-        "NameTaken",
-        message,
-        code=what,
-    )
+    yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=what)
     yield Again(TAKEN_S)

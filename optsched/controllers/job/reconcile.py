@@ -14,10 +14,8 @@ from optsched.api import wellknown
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
 from optsched.api.json_fields import (
     is_terminating,
-    name_of,
     records,
     spec_of,
-    subobject,
     uid_of,
 )
 from optsched.api.kinds import (
@@ -40,7 +38,6 @@ from optsched.controllers.bus_commands import (
     action_of,
     command_wakes,
     commands_for,
-    delete_command,
     delete_orphaned_commands,
     is_addressed_to,
 )
@@ -48,15 +45,15 @@ from optsched.controllers.controller import Controller, Scope, existing, owner_w
 from optsched.controllers.effects import (
     Again,
     Create,
-    Delete,
-    Emit,
-    Patch,
     Propagation,
     Then,
+    delete_object,
+    event_about,
+    patch_object,
 )
 from optsched.controllers.job.builtin_plugins import plugin_problems
 from optsched.controllers.job.lifecycle_policies import apply_policies, awaited_deletions
-from optsched.controllers.job.object_names import group_name, pod_name
+from optsched.controllers.job.object_names import pod_name
 from optsched.controllers.job.observed_job import (
     WHOLE,
     are_containers_ready,
@@ -102,9 +99,9 @@ if TYPE_CHECKING:
     from optsched.api.job import Job, JobRestarts, JobStatus, PodDeletion, TaskSpec
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects
+    from optsched.controllers.effects import Effect, Effects, Emit
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
-    from optsched.controllers.job.observed_job import ObservedJob, PodView
+    from optsched.controllers.job.observed_job import ObservedJob
     from optsched.controllers.job.plugin_interface import KeyPair
 
 
@@ -181,26 +178,30 @@ class JobReconciler:
             return ()
         problems = [str(error) for error in errors if error.path.startswith("spec")]
         if problems:
-            return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
+            return (
+                event_about(
+                    JOB, manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)
+                ),
+            )
         case = _Case(job, manifest, observe_job(job, manifest, world), world)
         effects, order = _next_command(case)
         if order is not None:
             return (*effects, *_start_action(case, order))
         if case.job.status.phase not in LIVING:
             return (*effects, *_remove_pods(case))
-        decision = apply_policies(case.observed)
-        if decision.verdict is not None:
-            occurrence = decision.verdict.because
+        triggered, wait_ms = apply_policies(case.observed)
+        if triggered is not None:
+            action, occurrence = triggered.action, triggered.occurrence
             order = Order(
-                decision.verdict.action,
+                action,
                 occurrence.event.value,
-                f"{occurrence.what}: {decision.verdict.action.value} by policy",
+                f"{occurrence.what}: {action.value} by policy",
                 occurrence,
                 cost=_choose_cost(occurrence, self.options),
             )
             return (*effects, *_start_action(case, order))
-        wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
-        again = () if wait is None else (Again(wait / 1000),)
+        deletions = awaited_deletions(case.observed)
+        again = () if wait_ms is None else (Again(wait_ms / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
             # Once the replacement pod exists, nothing else shows that a pod was deleted, so the
             # status stores the deletion first.
@@ -235,7 +236,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
         if uid_of(command) == job.status.last_command or not is_addressed_to(
             command, case.manifest
         ):
-            effects.append(delete_command(command))
+            effects.append(delete_object(COMMAND, command))
             continue
         action = _ACTIONS.get(action_of(command))
         answer = NoTransition.IGNORED if action is None else after_action(job.status.phase, action)
@@ -244,8 +245,8 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
         if action is None or answer is NoTransition.IGNORED:
             named, phase = action_of(command) or "a Command without action", job.status.phase
             message = f"{named} has no effect on a {phase.value} job"
-            event = _emit(case.manifest, EventType.NORMAL, "CommandIgnored", message)
-            effects.append(Then((event, delete_command(command))))
+            event = event_about(JOB, case.manifest, EventType.NORMAL, "CommandIgnored", message)
+            effects.append(Then((event, delete_object(COMMAND, command))))
             continue
         reason = str(command.get("reason") or "CommandIssued")
         message = str(command.get("message") or f"a Command requests {action.value}")
@@ -300,8 +301,8 @@ def _start_action(case: _Case, order: Order) -> Effects:
     message = f"Start to execute action {order.action.value}: {order.message}"
     steps = (
         *status_patch(job, case.manifest, status),
-        _emit(case.manifest, EventType.NORMAL, "ExecuteAction", message),
-        *(() if order.command is None else (delete_command(order.command),)),
+        event_about(JOB, case.manifest, EventType.NORMAL, "ExecuteAction", message),
+        *(() if order.command is None else (delete_object(COMMAND, order.command),)),
     )
     return (Then(steps),)
 
@@ -355,16 +356,14 @@ def _remove_pods(case: _Case) -> Effects:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
-    deletions = [_delete_pod(pod) for pod in to_delete]
+    deletions = [delete_object(POD, pod.manifest) for pod in to_delete]
     if drops_group and observed.group is not None and not is_terminating(observed.group):
-        namespace = str(subobject(observed.group, "metadata")["namespace"])
-        name, uid = name_of(observed.group), uid_of(observed.group)
-        deletions.append(Delete(POD_GROUP, namespace, name, uid))
+        deletions.append(delete_object(POD_GROUP, observed.group))
     expiry: list[Effect] = []
-    ended_ms, ttl_s, meta = job.status.transition_ms, job.spec.ttl_s, job.meta
+    ended_ms, ttl_s = job.status.transition_ms, job.spec.ttl_s
     if job.status.phase in FINISHED and ttl_s is not None and ended_ms is not None:
         left_ms = ended_ms + ttl_s * 1000 - observed.now_ms
-        deletion = Delete(JOB, meta.namespace, meta.name, meta.uid, Propagation.FOREGROUND)
+        deletion = delete_object(JOB, case.manifest, Propagation.FOREGROUND)
         expiry.append(Again(left_ms / 1000) if left_ms > 0 else deletion)
     return (
         *deletions,
@@ -372,10 +371,6 @@ def _remove_pods(case: _Case) -> Effects:
         *expiry,
         *_recheck_terminating(case),
     )
-
-
-def _delete_pod(pod: PodView) -> Delete:
-    return Delete(POD, str(subobject(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
@@ -396,14 +391,13 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
     if observed.group is None:
         effects.append(Create(POD_GROUP, desired_group(job, manifest, case.get_class)))
     elif changes := group_changes(observed.group, job, manifest, case.get_class):
-        name, uid = group_name(job), uid_of(observed.group)
-        effects.append(Patch(POD_GROUP, job.meta.namespace, name, changes, uid))
+        effects.append(patch_object(POD_GROUP, observed.group, changes))
     absent = missing_claims(job, case.world)
     if absent:
         effects.append(Again(CLAIM_AGAIN_S))
     if is_admitted(observed.group) and not absent:
         effects += _new_pods(case)
-    effects += map(_delete_pod, pods_to_delete(observed))
+    effects += (delete_object(POD, pod.manifest) for pod in pods_to_delete(observed))
     return (*effects, *_sync_status(case, absent), *_recheck_terminating(case))
 
 
@@ -498,11 +492,13 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     events: list[Emit] = []
     if message and (reason, message) != (job.status.reason, job.status.message):
         if reason in _OURS:
-            events.append(_emit(case.manifest, EventType.WARNING, reason, message))
+            events.append(event_about(JOB, case.manifest, EventType.WARNING, reason, message))
         elif phase in LIVING and why_waiting(observed.group)[1]:
             about = f"{job.meta.namespace}:{job.meta.name}"
             text = f"PodGroup {about} unschedule,reason: {message}"
-            events.append(_emit(case.manifest, EventType.WARNING, "PodGroupPending", text))
+            events.append(
+                event_about(JOB, case.manifest, EventType.WARNING, "PodGroupPending", text)
+            )
     return (*status_patch(job, case.manifest, status), *events)
 
 
@@ -524,12 +520,6 @@ def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tup
         return reason, message
     is_over = status.phase is JobPhase.RUNNING or status.reason in _OURS
     return ("", "") if is_over else (status.reason, status.message)
-
-
-def _emit(manifest: Manifest, kind: EventType, reason: str, message: str) -> Emit:
-    meta = subobject(manifest, "metadata")
-    namespace, name = str(meta.get("namespace") or ""), name_of(manifest)
-    return Emit(JOB, namespace, name, uid_of(manifest), kind, reason, message)
 
 
 _OWNED = (

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobAction, JobCondition, JobPhase
-from optsched.api.json_fields import status_of, uid_of, version_of
+from optsched.api.json_fields import status_of
 from optsched.api.kinds import JOB
-from optsched.controllers.effects import PatchStatus
+from optsched.controllers.effects import patch_status
 from optsched.units import format_duration_ms, format_micro_time, format_time
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job, JobSpec, JobStatus, PodCounts
     from optsched.api.json_fields import Manifest
+    from optsched.controllers.effects import PatchStatus
 
 
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
@@ -185,28 +186,14 @@ def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
 
 
 def status_patch(job: Job, manifest: Manifest, desired: JobStatus) -> tuple[PatchStatus, ...]:
-    """Return the patch that brings a job's status up to date; empty if no field differs.
-
-    If another client has written the job meanwhile, the decision may be outdated, so the API server
-    rejects the patch.
-    """
+    """Return the patch that brings a job's status up to date; empty if no field differs."""
     have = status_of(manifest)
     changes = _find_differences(have, _format_status(desired), is_first=job.status.is_new)
     if not changes:
         return ()
-    meta = job.meta
     delay_s = STARTING_S if desired.phase is JobPhase.PENDING else ENDING_S
-    return (
-        PatchStatus(
-            JOB,
-            meta.namespace,
-            meta.name,
-            {"status": changes},
-            uid_of(manifest),
-            resource_version=version_of(manifest),
-            may_wait_s=delay_s if changes.keys() <= _NUMBERS else 0.0,
-        ),
-    )
+    may_wait_s = delay_s if changes.keys() <= _NUMBERS else 0.0
+    return (patch_status(JOB, manifest, changes, may_wait_s),)
 
 
 def _format_status(status: JobStatus) -> dict[str, Any]:
