@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from optsched.admission.review import MAX_VALUES, Response
-from optsched.api.kinds import Ref
+from optsched.api.kinds import QUEUE, Ref
 from optsched.units.input_errors import quote
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from optsched.admission.review import Operation, Question, Request
     from optsched.admission.world import Settings, World
-    from optsched.api.kinds import Kind
     from optsched.units import FieldError
 
 
@@ -108,10 +107,10 @@ class Findings:
         pointer = "".join(f"/{step}" for step in escaped)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
-    def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record an object that a problem depends on, to re-read it before denying the request."""
+    def rests_on_queue(self, name: str) -> None:
+        """Record a queue on which a problem depends, to read it again before the denial."""
         if len(self._rests) < MAX_RESTS:
-            self._rests[Ref(kind, namespace, name)] = None
+            self._rests[Ref(QUEUE, "", name)] = None
 
     def has_problem_with(self, path: str) -> bool:
         """Return whether a problem was reported for this field or for a field nested in it."""

@@ -30,13 +30,12 @@ _ALIAS, _EVENT = "JobUnknown", "Unknown"
 Step = str | int
 
 
-class Filler:
+class _Filler:
     """Sets fields in a copy of a spec, and records each change as a patch operation."""
 
-    def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
+    def __init__(self, spec: Raw, findings: Findings) -> None:
         self.spec = spec
         self._findings = findings
-        self._root = path
         # Maps the `id()` of each copy of a list or mapping to the copy. As long as a copy is kept,
         # Python does not reuse its id.
         self._copies: dict[int, Any] = {}
@@ -49,7 +48,7 @@ class Filler:
             place[step] = self._copy_once(place[step])
             place = place[step]
         place[steps[-1]] = value
-        self._findings.change((*self._root.split("."), *steps), value)
+        self._findings.change(("spec", *steps), value)
 
     def _copy_once(self, found: Any) -> Any:  # noqa: ANN401  JSON
         if id(found) not in self._copies:
@@ -59,15 +58,15 @@ class Filler:
 
     def warn(self, where: str, sentence: str) -> None:
         """Warn the user about a change at a path in the spec."""
-        self._findings.warn(f"{self._root}.{where}: {sentence}")
+        self._findings.warn(f"spec.{where}: {sentence}")
 
 
-def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
+def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
     """Return a job's spec with all defaults; add the patch and the warnings to `findings`.
 
     A field of the wrong type is not changed; validation denies the job and names the field.
     """
-    filler = Filler(spec, findings, path)
+    filler = _Filler(spec, findings)
     if not filler.spec.get("queue"):
         filler.set_path(("queue",), DEFAULT_QUEUE)
     if not filler.spec.get("schedulerName"):
@@ -96,7 +95,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     if the manifest does not set the job's `minAvailable`, which then defaults to the sum of its
     tasks' `minAvailable`.
     """
-    filler = Filler(fill_in(new, settings, findings), findings)
+    filler = _Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
     before, total = old.get("minAvailable"), _sum_minimums(filler.spec.get("tasks"))
     is_default = before == filler.spec.get("minAvailable") == _sum_minimums(old.get("tasks"))
@@ -105,7 +104,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     return filler.spec
 
 
-def _keep_claims(filler: Filler, before: object) -> None:
+def _keep_claims(filler: _Filler, before: object) -> None:
     """Keep the names of the PVCs that the controller created for the job's volumes."""
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
@@ -119,7 +118,7 @@ def _keep_claims(filler: Filler, before: object) -> None:
             filler.set_path(("volumes", index, "volumeClaimName"), name)
 
 
-def _fill_task(filler: Filler, index: int, task: Raw) -> None:
+def _fill_task(filler: _Filler, index: int, task: Raw) -> None:
     place: tuple[Step, ...] = ("tasks", index)
     if not task.get("name"):
         filler.set_path((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
@@ -156,7 +155,7 @@ def _read_count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _fill_pod(filler: Filler, place: tuple[Step, ...], spec: Raw) -> None:
+def _fill_pod(filler: _Filler, place: tuple[Step, ...], spec: Raw) -> None:
     if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
         filler.set_path((*place, "dnsPolicy"), _HOST_DNS)
     for kind in ("initContainers", "containers"):
@@ -166,7 +165,7 @@ def _fill_pod(filler: Filler, place: tuple[Step, ...], spec: Raw) -> None:
                 _fill_limits(filler, (*place, kind, index), container)
 
 
-def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> None:
+def _fill_limits(filler: _Filler, place: tuple[Step, ...], container: Raw) -> None:
     resources = container.get("resources")
     requests = resources.get("requests") if isinstance(resources, dict) else None
     if not isinstance(resources, dict) or not isinstance(requests, dict):
@@ -194,7 +193,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     )
 
 
-def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) -> None:
+def _fill_policies(filler: _Filler, place: tuple[Step, ...], policies: object) -> None:
     for index, policy in enumerate(policies if isinstance(policies, list) else ()):
         if not isinstance(policy, dict):
             continue

@@ -63,7 +63,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
             )
         seen.add(task.name)
     for index, task in enumerate(spec.tasks):
-        check_task(task, name, f"{path}.tasks[{index}]", review)
+        _check_task(task, name, f"{path}.tasks[{index}]", review)
     check_totals(spec, path, review)
     _check_order(spec, path, review)
     check_policies(spec.policies, f"{path}.policies", review)
@@ -75,7 +75,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
         # As in Volcano, missing workers only cause a warning.
         task_names = [task.name for task in spec.tasks]
         for role, report in (("master", review.deny), ("worker", review.warn)):
-            wanted = argument_of(spec.plugins["mpi"], role, role)
+            wanted = _read_argument(spec.plugins["mpi"], role, role)
             if wanted not in task_names:
                 report(
                     f"The specified mpi {role} task was not found: {path}.plugins[mpi] looks for a "
@@ -109,7 +109,7 @@ def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) 
         )
 
 
-def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
+def _check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
     """Report all errors in one task of a job."""
     check_task_minimum(task, job, path, review)
     if not names.is_label(task.name):
@@ -193,7 +193,7 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
         )
 
 
-def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
+def _read_argument(arguments: tuple[str, ...], flag: str, default: str) -> str:
     """Return the value of a flag among a plugin's arguments, parsed as by Go's flag package."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.lstrip("-").partition("=")

@@ -82,7 +82,7 @@ def mutate(review: Review) -> None:
     if isinstance(spec, dict) and review.request.action is Action.CREATE:
         fill_in(spec, review.settings, review)
     elif isinstance(spec, dict) and is_changed:
-        is_whole = _declares_field(review.request, "minAvailable") is False
+        is_whole = _declares_minimum(review.request) is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
         # A user who only scales down a job does not become its submitter, because `validate` does
         # not check that this user may use the queue.
@@ -251,8 +251,8 @@ def _is_same_quantity(old: object, new: object) -> bool:
         return False
 
 
-def _declares_field(request: Request, field: str) -> bool | None:
-    """Return whether the applied manifest sets a field of `spec`, or None if none was applied.
+def _declares_minimum(request: Request) -> bool | None:
+    """Return whether the applied manifest sets `minAvailable`; None if no manifest was applied.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
     records in `metadata.managedFields` which fields each manager applied.
@@ -266,7 +266,7 @@ def _declares_field(request: Request, field: str) -> bool | None:
             applied = json.loads(text)
         except (ValueError, RecursionError):
             return False
-        return isinstance(applied, dict) and field in get_mapping(applied, "spec")
+        return isinstance(applied, dict) and "minAvailable" in get_mapping(applied, "spec")
     fields = [
         get_mapping(entry, "fieldsV1")
         for entry in records(new, "managedFields")
@@ -274,4 +274,6 @@ def _declares_field(request: Request, field: str) -> bool | None:
         and entry.get("operation") == "Apply"
         and entry.get("manager") == request.manager
     ]
-    return any(f"f:{field}" in get_mapping(each, "f:spec") for each in fields) if fields else None
+    return (
+        any("f:minAvailable" in get_mapping(each, "f:spec") for each in fields) if fields else None
+    )

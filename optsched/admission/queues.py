@@ -195,7 +195,7 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
                 f"{path} is not allowed to be in the sub path of {other.hierarchy} of queue "
                 f"{other.name}: only leaf queues accept jobs",
             )
-            review.rests_on(QUEUE, other.name)
+            review.rests_on_queue(other.name)
 
 
 def _check_deletion(name: str, review: Review) -> None:
@@ -209,7 +209,7 @@ def _check_deletion(name: str, review: Review) -> None:
             f"queue {name} cannot be deleted because it has allocated Pods: "
             f"{queue.status.allocated[PODS]}: close the queue and wait until its pods end"
         )
-        review.rests_on(QUEUE, name)
+        review.rests_on_queue(name)
     if children:
         names = ", ".join(sorted(child.name for child in children))
         review.deny(
@@ -217,7 +217,7 @@ def _check_deletion(name: str, review: Review) -> None:
             f"{names}: delete those first"
         )
         for child in children:
-            review.rests_on(QUEUE, child.name)
+            review.rests_on_queue(child.name)
 
 
 def _check_parent(queue: Queue, review: Review) -> bool:
@@ -234,7 +234,7 @@ def _check_parent(queue: Queue, review: Review) -> bool:
             f"failed to get parent queue of queue {queue.name}: spec.parent: there is no queue "
             f"{name}; create it first"
         )
-        review.rests_on(QUEUE, name)
+        review.rests_on_queue(name)
         return False
     above = [ancestor.name for ancestor in _ancestors(queue, review.world)]
     if queue.name in above:
@@ -256,7 +256,7 @@ def _check_parent(queue: Queue, review: Review) -> bool:
             f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
             f"allocated Pods: {num_pods}: wait until they end, or name another parent"
         )
-        review.rests_on(QUEUE, parent.name)
+        review.rests_on_queue(parent.name)
     return not review.has_problems
 
 
@@ -296,7 +296,7 @@ def _check_resources_of_tree(queue: Queue, review: Review) -> None:
                 f"{format_quantity(limiting.capability[resource], resource)}: "
                 f"spec.capability[{resource}]; the ancestor is queue {limiting.name}"
             )
-            review.rests_on(QUEUE, limiting.name)
+            review.rests_on_queue(limiting.name)
     parent = review.world.queue(queue.parent)
     if parent is not None and parent.name != ROOT_QUEUE:
         siblings = [each for each in review.world.children(parent.name) if each.name != queue.name]
@@ -318,7 +318,7 @@ def _check_resources_of_tree(queue: Queue, review: Review) -> None:
                     f"{format_quantity(largest.capability[resource], resource)}: "
                     f"spec.capability[{resource}]; it must be at least as large"
                 )
-                review.rests_on(QUEUE, largest.name)
+                review.rests_on_queue(largest.name)
 
 
 def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
@@ -343,7 +343,7 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
                     f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
                     f"{parent.name} or lower spec.{part} of {named}"
                 )
-                findings.rests_on(QUEUE, parent.name)
+                findings.rests_on_queue(parent.name)
 
 
 def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:

@@ -136,14 +136,14 @@ def check_queue(name: str, noun: str, missing: str, review: Review) -> Queue | N
             f"not found: spec.queue; {_list_open_queues(review.world)}, or create it: "
             f"echo '{manifest}' | kubectl create -f -"
         )
-        review.rests_on(QUEUE, name)
+        review.rests_on_queue(name)
         return None
     if queue.status.state is not QueueState.OPEN:
         review.deny(
             f"can only submit {noun} to queue with state Open, queue {name} status is "
             f"{queue.status.state.value}: spec.queue; {_list_open_queues(review.world)}"
         )
-        review.rests_on(QUEUE, name)
+        review.rests_on_queue(name)
     check_access(queue, review)
     return queue
 
@@ -161,7 +161,7 @@ def check_leaf(queue: Queue, review: Review) -> None:
             f"can only submit job to leaf queue, queue {queue.name} has {len(children)} child "
             f"queues: spec.queue; name one of them: {names}"
         )
-        review.rests_on(QUEUE, queue.name)
+        review.rests_on_queue(queue.name)
 
 
 def is_restricted(queue: Queue, settings: Settings) -> bool:
@@ -208,7 +208,7 @@ def _deny_access(queue: Queue, who: str, review: Review) -> None:
         f"{who} may not use queue {queue.name} from namespace "
         f"{review.request.namespace}: {'; '.join(reasons)}"
     )
-    review.rests_on(QUEUE, queue.name)
+    review.rests_on_queue(queue.name)
 
 
 def _list_open_queues(world: World) -> str:
