@@ -1,15 +1,15 @@
-"""Defer gangs to later sessions if comparing their pods takes too long.
+"""Defer gangs to later sessions if a session with all of them would take too long.
 
 A pod may have up to a hundred affinity terms, volume claims and resource names, and a term may
-select every pending pod. The duration of a session grows with these numbers, and any user who may
-create pods can create many such pods.
+select every pending pod. The duration of a session grows with these numbers and with the number of
+different gangs, and any user who may create pods can create many such pods.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import narrowest_labels
@@ -17,7 +17,7 @@ from optsched.cluster.snapshot import derived_of
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus, requirements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.problem.problem import Problem
@@ -28,6 +28,7 @@ Costs: TypeAlias = "dict[TaskShape | RelatedTerm, int]"
 
 Costly: TypeAlias = "tuple[Gang, Costs]"
 Labels: TypeAlias = frozenset[tuple[str, str]]
+T = TypeVar("T")
 
 FREE: Final = 40
 """Maximum cost up to which a gang is considered in every session."""
@@ -44,8 +45,26 @@ SELECTED_PER_COST: Final = 50
 TURN_MS: Final = 60_000
 """Time in ms after which another gang of each namespace comes first."""
 
+GANG_STEPS, SHAPE_STEPS, POD_STEPS, NODES_PER_STEP = 20, 25, 3, 100
+"""Steps of a session per pending gang, per different task shape and per pending pod.
+
+Each task shape takes one further step per `NODES_PER_STEP` nodes.
+"""
+
+STEPS_PER_MS: Final = 200
+"""Number of steps that a session takes in one ms, rounded down, on a machine with idle cores."""
+
+NUMBER_TURN_MS: Final = 5_000
+"""Time in ms after which other gangs are considered if there are more than a session can place."""
+
 _STEP: Final = 7919
-"""Number of positions by which a namespace's first gang advances in `TURN_MS`; a prime number."""
+"""Number of positions by which a namespace's first gang advances per turn; a prime number."""
+
+TOO_MANY: Final = Reason(
+    ReasonCode.QUEUE_ORDER,
+    "more jobs are pending than a session can consider in its time; a later session considers "
+    "this job",
+)
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -101,6 +120,92 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, gangs=gangs)
 
 
+def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
+    """Return the snapshot in which the gangs that a session has no time to consider wait.
+
+    The namespaces take turns, and so do the queues of a namespace. Of the gangs of one queue, every
+    second one is taken by priority and waiting time, and the others take turns. Equal task shapes
+    count once. Returns the same snapshot if a session of `time_ms` has time for all gangs.
+    """
+    waiting = [gang for gang in snapshot.gangs if gang.problem is None]
+    pods_by_shape = derived_of(waiting, _pending_by_shape)
+    shape_steps = SHAPE_STEPS + len(snapshot.nodes) // NODES_PER_STEP
+    steps_of = {
+        gang.key: GANG_STEPS + POD_STEPS * sum(pods.values())
+        for gang, pods in zip(waiting, pods_by_shape, strict=True)
+        if pods
+    }
+    most = time_ms * STEPS_PER_MS
+    if sum(steps_of.values()) + shape_steps * sum(map(len, pods_by_shape)) <= most:
+        return snapshot
+    waiting = [gang for gang in waiting if gang.key in steps_of]
+    considered: set[TaskShape] = set()
+    left: set[str] = set()
+    spent = 0
+    for gang in _by_turns(waiting, snapshot.taken_ms // NUMBER_TURN_MS):
+        shapes = gang.derived(_pending_by_shape).keys()
+        steps = steps_of[gang.key] + shape_steps * len(shapes - considered)
+        if considered and spent + steps > most:
+            left.add(gang.key)
+            continue
+        spent += steps
+        considered |= shapes
+    if not left:
+        return snapshot
+    gangs = tuple(g.derived(_as_excess) if g.key in left else g for g in snapshot.gangs)
+    return replace(snapshot, gangs=gangs)
+
+
+def _by_turns(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
+    """Yield each gang once; namespaces, their queues, and two orders of a queue take turns."""
+    namespaces = []
+    for of_namespace in _group(gangs, lambda gang: gang.namespace):
+        queues = []
+        for of_queue in _group(of_namespace, lambda gang: gang.queue):
+            ranked = sorted(of_queue, key=_rank)
+            orders = [ranked, _rotate(ranked, turn * _STEP)]
+            queues.append(list(_alternate(_rotate(orders, turn))))
+        namespaces.append(list(_alternate(_rotate(queues, turn))))
+    in_turns = _alternate(_rotate(namespaces, turn))
+    yield from {gang.key: gang for gang in in_turns}.values()
+
+
+def _as_excess(gang: Gang) -> Gang:
+    """Return the gang with the reason `TOO_MANY`; if derived, it keeps its own derived values."""
+    return replace(gang, problem=TOO_MANY)
+
+
+def _rank(gang: Gang) -> tuple[bool, int, int, str]:
+    return not _has_begun(gang), -gang.priority, gang.waiting_since_ms, gang.key
+
+
+def _group(gangs: Iterable[Gang], key: Callable[[Gang], str]) -> Iterable[list[Gang]]:
+    groups: dict[str, list[Gang]] = {}
+    for gang in gangs:
+        groups.setdefault(key(gang), []).append(gang)
+    return groups.values()
+
+
+def _rotate(sequence: Sequence[T], steps: int) -> list[T]:
+    first = steps % len(sequence)
+    return [*sequence[first:], *sequence[:first]]
+
+
+def _alternate(lines: Iterable[Iterable[T]]) -> Iterator[T]:
+    """Yield the first element of each line, then the second one of each line that has one."""
+    remaining = deque(iter(line) for line in lines)
+    while remaining:
+        line = remaining.popleft()
+        for element in line:
+            yield element
+            remaining.append(line)
+            break
+
+
+def _pending_by_shape(gang: Gang) -> Counter[TaskShape]:
+    return Counter(task.shape for task in gang.tasks if task.status is TaskStatus.PENDING)
+
+
 def _too_costly(cost: int) -> Reason:
     message = (
         f"the terms of affinity and spread, volume claims and resources of its pods cost {cost}: "
@@ -114,17 +219,11 @@ def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
     by_namespace: dict[str, list[Costly]] = {}
     for each in gangs:
         by_namespace.setdefault(each[0].namespace, []).append(each)
-    lines: deque[deque[Costly]] = deque()
-    for members in by_namespace.values():
-        first = turn * _STEP % len(members)
-        rotated = [*members[first:], *members[:first]]
-        lines.append(deque(sorted(rotated, key=lambda each: not _has_begun(each[0]))))
-    lines.rotate(-turn)
-    while lines:
-        line = lines.popleft()
-        yield line.popleft()
-        if line:
-            lines.append(line)
+    lines = [
+        sorted(_rotate(members, turn * _STEP), key=lambda each: not _has_begun(each[0]))
+        for members in by_namespace.values()
+    ]
+    return _alternate(_rotate(lines, turn)) if lines else iter(())
 
 
 def _has_begun(gang: Gang) -> bool:
@@ -132,8 +231,8 @@ def _has_begun(gang: Gang) -> bool:
 
 
 def count_left_gangs(problem: Problem) -> int:
-    """Count the gangs that `without_costly_gangs` deferred to later sessions."""
-    return sum(reason is LEFT for reason in problem.blocked.values())
+    """Count the gangs that are deferred to later sessions."""
+    return sum(reason is LEFT or reason is TOO_MANY for reason in problem.blocked.values())
 
 
 def _cost_of_gang(gang: Gang) -> int:

@@ -25,7 +25,7 @@ from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.session.coarse_terms import with_coarse_terms
-from optsched.session.costly_gangs import without_costly_gangs
+from optsched.session.costly_gangs import without_costly_gangs, without_excess_gangs
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import without_lending
 from optsched.session.search_history import History
@@ -126,8 +126,11 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
     num_coarse = 0
+    limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
     if context.period_ms is not None:  # Only a live scheduler has a deadline and later sessions.
-        snapshot, num_coarse = with_coarse_terms(without_costly_gangs(snapshot))
+        time_ms = context.period_ms + (limits.budget_ms or 0)
+        snapshot = without_excess_gangs(without_costly_gangs(snapshot), time_ms)
+        snapshot, num_coarse = with_coarse_terms(snapshot)
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
@@ -140,7 +143,6 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     is_optimised, reach = policy.solver is SolverKind.CPSAT, eviction_reach(policy)
     if not is_optimised or RECLAIM not in reach:
         rules = without_lending(rules)
-    limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
     clock = SessionClock(context.clock, limits, context.period_ms)
     return SessionInput(
         given=given,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.cluster.decisions import Allocate, Evict
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.task import TaskStatus
+from optsched.session.costly_gangs import NUMBER_TURN_MS, TOO_MANY
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def ask_again_ms(plan: Plan, times: int) -> int:
     """Return the delay in ms before a plan that was repeated `times` times is computed again."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
+    if TOO_MANY in plan.pending.values():
+        return NUMBER_TURN_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
 
 

@@ -13,14 +13,23 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.session import costly_gangs
 from optsched.session.costly_gangs import (
     FREE,
+    GANG_STEPS,
     LEFT,
     MOST,
     MOST_OF_GANG,
+    NUMBER_TURN_MS,
+    POD_STEPS,
     SELECTED_PER_COST,
+    SHAPE_STEPS,
+    STEPS_PER_MS,
+    TOO_MANY,
     TURN_MS,
     without_costly_gangs,
+    without_excess_gangs,
 )
 from optsched.session.session import SessionContext, run_session
+from optsched.session.snapshot_equivalence import ask_again_ms
+from optsched.solver.cpsat.level_model import Limits
 from tests.formats.objects import group, mounting, node, pod, queue
 from tests.plugins.test_device_claims import GROUP, POLICY
 from tests.session.test_dear_objects import PREFERRED, REQUIRED, near, resources
@@ -129,7 +138,7 @@ def test_a_session_considers_a_limited_number_of_pods_that_terms_select(
     left = left_in(snapshot)
     num_pods = len(snapshot.gangs)
     assert 200 < num_pods - len(left) <= MOST // (num_pods // SELECTED_PER_COST) + 1
-    assert "other/plain" not in left
+    assert "other/pod:plain" not in left
     always = left
     for turn in range(60):
         always = always & left_in(replace(snapshot, taken_ms=turn * TURN_MS))
@@ -259,3 +268,88 @@ def test_a_gang_that_takes_too_long_alone_waits_and_says_why() -> None:
     told = str(report.plan.pending["ns/g"])
     assert told.startswith("InvalidPod: the terms of affinity and spread, volume claims and resour")
     assert f"use at most {MOST_OF_GANG}, with fewer of them" in told
+
+
+def sized(number: int) -> dict[str, Any]:
+    """Return a container that requests its own amount of CPU."""
+    requests = {"cpu": f"{number + 1}m"}
+    return {"containers": [{"name": "c", "image": "x", "resources": {"requests": requests}}]}
+
+
+def excess_of(snapshot: Snapshot, time_ms: int) -> set[str]:
+    return {g.key for g in without_excess_gangs(snapshot, time_ms).gangs if g.problem == TOO_MANY}
+
+
+def steps_of(snapshot: Snapshot) -> int:
+    gangs = [gang for gang in snapshot.gangs if gang.problem is None]
+    pods = [task for gang in gangs for task in gang.tasks]
+    num_shapes = len({task.shape for task in pods})
+    return len(gangs) * GANG_STEPS + len(pods) * POD_STEPS + num_shapes * SHAPE_STEPS
+
+
+def test_a_session_considers_the_gangs_that_it_has_time_for() -> None:
+    snapshot = crowd(sized, 400)
+    for time_ms in (1, 10, 50):
+        considered = without_excess_gangs(snapshot, time_ms)
+        assert 0 < steps_of(considered) <= time_ms * STEPS_PER_MS
+    enough_ms = -(-steps_of(snapshot) // STEPS_PER_MS)
+    assert without_excess_gangs(snapshot, enough_ms) is snapshot
+    assert excess_of(snapshot, enough_ms - 1)
+
+
+def test_a_session_has_time_for_more_gangs_if_they_are_equal() -> None:
+    considered = [401 - len(excess_of(crowd(spec, 400), 30)) for spec in (sized, lambda _: {})]
+    assert considered[0] < considered[1] < 400
+
+
+def test_every_gang_is_considered_within_some_turns_and_the_first_ones_always() -> None:
+    snapshot = crowd(sized, 100)
+    turns = [replace(snapshot, taken_ms=turn * NUMBER_TURN_MS) for turn in range(100)]
+    excess = [excess_of(each, 5) for each in turns]
+    assert set.intersection(*excess) == set()
+    assert {"ns/pod:p000", "ns/pod:p001", "other/pod:plain"}.isdisjoint(set.union(*excess))
+
+
+def test_the_gangs_of_the_highest_priority_are_always_considered() -> None:
+    snapshot = crowd(sized, 100)
+    urgent = [replace(g, priority=7) if g.key == "ns/pod:p077" else g for g in snapshot.gangs]
+    for turn in range(20):
+        taken_ms = turn * NUMBER_TURN_MS
+        assert "ns/pod:p077" not in excess_of(
+            replace(snapshot, gangs=tuple(urgent), taken_ms=taken_ms), 5
+        )
+
+
+def test_queues_of_a_namespace_are_considered_in_rotation() -> None:
+    """A queue with two gangs does not wait for the 98 gangs of another queue."""
+    snapshot = crowd(sized, 100)
+    few = {"ns/pod:p098", "ns/pod:p099"}
+    gangs = tuple(replace(g, queue="few") if g.key in few else g for g in snapshot.gangs)
+    for turn in range(20):
+        taken_ms = turn * NUMBER_TURN_MS
+        assert few.isdisjoint(excess_of(replace(snapshot, gangs=gangs, taken_ms=taken_ms), 5))
+
+
+def test_a_gang_that_takes_longer_than_a_session_is_considered_at_some_time() -> None:
+    pods = [pod(f"g{i:03d}", sized(i), annotations={GROUP: "g"}) for i in range(100)]
+    pods += [pod(f"p{i}", sized(200 + i)) for i in range(20)]
+    snapshot = assemble([node("n1"), group("g", {"minMember": 1}), *pods]).snapshot
+    turns = [replace(snapshot, taken_ms=turn * NUMBER_TURN_MS) for turn in range(50)]
+    excess = [excess_of(each, 5) for each in turns]
+    assert any("ns/g" in each for each in excess)
+    assert not all("ns/g" in each for each in excess)
+
+
+def test_excess_gangs_say_so_and_wait_for_a_later_session() -> None:
+    snapshot = crowd(sized, 100)
+    report = run_session(snapshot, POLICY, SessionContext(limits=Limits(budget_ms=None), period_ms=5))
+    left = excess_of(snapshot, 5)
+    assert left
+    plan = report.plan
+    assert {key for key, reason in plan.pending.items() if reason == TOO_MANY} == left
+    assert f"{len(left)} gangs left to a later session" in plan.certificate.limitations
+    assert not plan.certificate.is_proved
+    assert str(TOO_MANY).startswith("WaitsForItsTurn: more jobs are pending than a session")
+    assert ask_again_ms(plan, 5) == NUMBER_TURN_MS
+    whole = run_session(snapshot, POLICY, SessionContext()).plan
+    assert TOO_MANY not in whole.pending.values()
