@@ -142,7 +142,7 @@ def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
     considered: set[TaskShape] = set()
     left: set[str] = set()
     spent = 0
-    for gang in _by_turns(waiting, snapshot.taken_ms // NUMBER_TURN_MS):
+    for gang in _rotate_gangs(waiting, snapshot.taken_ms // NUMBER_TURN_MS):
         shapes = gang.derived(_pending_by_shape).keys()
         steps = steps_of[gang.key] + shape_steps * len(shapes - considered)
         if considered and spent + steps > most:
@@ -156,12 +156,12 @@ def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
     return replace(snapshot, gangs=gangs)
 
 
-def _by_turns(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
+def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
     """Yield each gang once; namespaces, their queues, and two orders of a queue take turns."""
     namespaces = []
-    for of_namespace in _group(gangs, lambda gang: gang.namespace):
+    for of_namespace in _group_gangs(gangs, lambda gang: gang.namespace):
         queues = []
-        for of_queue in _group(of_namespace, lambda gang: gang.queue):
+        for of_queue in _group_gangs(of_namespace, lambda gang: gang.queue):
             ranked = sorted(of_queue, key=_rank)
             orders = [ranked, _rotate(ranked, turn * _STEP)]
             queues.append(list(_alternate(_rotate(orders, turn))))
@@ -179,7 +179,7 @@ def _rank(gang: Gang) -> tuple[bool, int, int, str]:
     return not _has_begun(gang), -gang.priority, gang.waiting_since_ms, gang.key
 
 
-def _group(gangs: Iterable[Gang], key: Callable[[Gang], str]) -> Iterable[list[Gang]]:
+def _group_gangs(gangs: Iterable[Gang], key: Callable[[Gang], str]) -> Iterable[list[Gang]]:
     groups: dict[str, list[Gang]] = {}
     for gang in gangs:
         groups.setdefault(key(gang), []).append(gang)
