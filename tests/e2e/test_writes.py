@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.e2e
 NUM_JOBS, NUM_PODS = 8, 10
 MOST_REQUESTS = {"scheduler": 2.6, "controllers": 2.0}
 """For each bound pod; on a calm machine 2.4 and 1.7."""
-MOST_LATE_S = 15.0
-"""On a calm machine 2 s; a busy one may let a process wait for seconds."""
+USUALLY_LATE_S, MOST_LATE_S = 5.0, 15.0
+"""On a calm machine at most 2 s; a busy one may let a process wait for seconds."""
 RULES = (
     {"level": "None", "verbs": ["get", "list", "watch"]},
     {"level": "None", "resources": [{"group": "coordination.k8s.io"}]},
@@ -118,6 +119,7 @@ def test_few_writes_a_pod_none_in_vain_and_events_in_time(
         assert measured.per_pod(process) <= most, measured.requests[process]
     late_s = measured.delays_s["scheduler", "Scheduled"]
     assert len(late_s) == len(measured.stamps_s) == num_pods
+    assert median(late_s) <= USUALLY_LATE_S
     assert max(late_s) <= MOST_LATE_S
     # Event times are whole seconds, and the scheduler may be slow to read the response.
     stamps_s = sorted(measured.stamps_s)
