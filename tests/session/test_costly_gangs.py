@@ -342,7 +342,9 @@ def test_a_gang_that_takes_longer_than_a_session_is_considered_at_some_time() ->
 
 def test_excess_gangs_say_so_and_wait_for_a_later_session() -> None:
     snapshot = crowd(sized, 100)
-    report = run_session(snapshot, POLICY, SessionContext(limits=Limits(budget_ms=None), period_ms=5))
+    report = run_session(
+        snapshot, POLICY, SessionContext(limits=Limits(budget_ms=None), period_ms=5)
+    )
     left = excess_of(snapshot, 5)
     assert left
     plan = report.plan
