@@ -17,7 +17,8 @@ from optsched.api.kinds import JOB, QUEUE, Ref
 from optsched.cli.base.command_errors import EndingCommand
 from optsched.cli.base.connection import call_cluster, cluster_options, listed, read
 from optsched.cli.base.options import output_option, show_list
-from optsched.cli.objects.job_commands import (
+from optsched.cli.base.table_columns import OLD_QUEUES
+from optsched.cli.live.job_commands import (
     ABORT,
     RESUME,
     order,
@@ -26,9 +27,8 @@ from optsched.cli.objects.job_commands import (
     show_jobs,
     submit,
 )
-from optsched.cli.objects.manifests import AMOUNTS, COUNT, DEFAULT_AMOUNTS, JobFlags, job_manifest
-from optsched.cli.objects.table_columns import OLD_QUEUES
-from optsched.cli.objects.target_names import Target, check_name, names_of, single_name
+from optsched.cli.live.manifests import AMOUNTS, COUNT, DEFAULT_AMOUNTS, JobFlags, job_manifest
+from optsched.cli.live.target_names import Target, check_name, names_of, single_name
 
 if TYPE_CHECKING:
     from optsched.cli.base.connection import Place

@@ -33,23 +33,23 @@ COMMANDS: Final = {
         "Report the GPU hours of FOLDER by queue and user.",
     ),
     "job": Entry(
-        "optsched.cli.objects.job_commands",
+        "optsched.cli.live.job_commands",
         "Run, list, view, watch, suspend, resume and delete batch jobs.",
     ),
     "jobflow": Entry(
-        "optsched.cli.objects.jobflow_commands", "Manage JobFlows: graphs of dependent jobs."
+        "optsched.cli.live.jobflow_commands", "Manage JobFlows: graphs of dependent jobs."
     ),
     "jobtemplate": Entry(
-        "optsched.cli.objects.jobflow_commands",
+        "optsched.cli.live.jobflow_commands",
         "Manage JobTemplates, from which JobFlows create jobs.",
     ),
     "local": Entry(
         "optsched.cli.local_command",
         "Run a Kubernetes control plane on this machine, with emulated nodes.",
     ),
-    "pod": Entry("optsched.cli.objects.pod_commands", "List the pods of jobs and queues."),
+    "pod": Entry("optsched.cli.live.pod_commands", "List the pods of jobs and queues."),
     "queue": Entry(
-        "optsched.cli.objects.queue_commands",
+        "optsched.cli.live.queue_commands",
         "List, show, create, open, close, change and delete queues.",
     ),
     "scheduler": Entry(
@@ -61,7 +61,7 @@ COMMANDS: Final = {
         "Replay TRACE in virtual time with the sessions of the live scheduler.",
     ),
     "snapshot": Entry(
-        "optsched.cli.inspect.snapshot_command", "Write the cluster objects that a scheduler reads."
+        "optsched.cli.live.snapshot_command", "Write the cluster objects that a scheduler reads."
     ),
     "solve": Entry(
         "optsched.cli.offline.solve_command",
@@ -75,7 +75,7 @@ COMMANDS: Final = {
         "Run the admission webhook, which reviews objects before they are stored.",
     ),
     "what-if": Entry(
-        "optsched.cli.inspect.what_if_command",
+        "optsched.cli.live.what_if_command",
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optsched.cli.base.options import lines_of
-from optsched.cli.objects.describe import block, event_rows, title
-from optsched.cli.objects.table_columns import span
+from optsched.cli.base.table_columns import span
+from optsched.cli.live.describe import block, event_rows, title
 
 S, M, H, D = 1000, 60_000, 3_600_000, 86_400_000
 

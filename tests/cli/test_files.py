@@ -8,7 +8,7 @@ import pytest
 
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
 from optsched.cli.base.connection import Failure
-from optsched.cli.objects.manifests import read_manifests
+from optsched.cli.live.manifests import read_manifests
 from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.support.shared import found
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import POD_GROUP
-from optsched.cli.objects.table_columns import ready_containers, restarts_of, status_of_pod
+from optsched.cli.base.table_columns import ready_containers, restarts_of, status_of_pod
 from tests.cli.clusters import CONTEXT, FakeCluster, optsched, pod
 
 OF_JOB = {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "ml"}

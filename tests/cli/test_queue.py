@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.api.kinds import COMMAND, QUEUE, Ref
-from optsched.cli.objects.queue_commands import why_not_deleted
-from optsched.cli.objects.table_columns import in_tree, name_of
+from optsched.cli.base.table_columns import in_tree, name_of
+from optsched.cli.live.queue_commands import why_not_deleted
 from optsched.kube.client.errors import Forbidden, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, values
 

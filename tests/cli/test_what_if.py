@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
-from optsched.cli.inspect.what_if_command import MOST_OTHERS
+from optsched.cli.live.what_if_command import MOST_OTHERS
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
 from tests.formats.objects import group, node, pod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from optsched.cli.inspect.snapshot_command import snapshot
+from optsched.cli.live.snapshot_command import snapshot
 from optsched.cli.services.scheduler import IGNORED, IGNORED_SWITCHES, scheduler
 from optsched.kube.scheduler.metrics import Metrics
 from tests.kube.scheduler.test_metrics import HALF, LARGE, POLICY, decide

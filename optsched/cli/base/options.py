@@ -16,11 +16,11 @@ from rich.text import Text
 
 from optsched.admission.names import QUALIFIED_RULE, SUBDOMAIN_RULE, is_qualified, is_subdomain
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
+from optsched.cli.base.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
 from optsched.policy.policy import SolverKind
-from optsched.units import QuantityError, parse_amount
+from optsched.units import DurationError, QuantityError, parse_amount, parse_duration_ms
 from optsched.units.plaintext import printable, write_json
 from optsched.units.quantity import parse_decimal
 
@@ -357,6 +357,26 @@ SEED: Final = WholeNumber(min=0, max=MOST_SEED)
 
 MOST_SECONDS: Final = 10**9
 """Upper limit for durations in options, in seconds; Python's timers overflow slightly above it."""
+
+
+class Duration(click.ParamType[int]):
+    """Option type for a positive duration such as 500ms (Go's notation), converted to ms."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """See `click.ParamType`."""
+        if isinstance(value, int):
+            return value
+        try:
+            milliseconds = parse_duration_ms(value)
+        except DurationError as e:
+            self.fail(str(e), param, ctx)
+        if milliseconds <= 0:
+            self.fail(f"{value}: must be longer than zero", param, ctx)
+        return milliseconds
 
 
 class Seconds(click.ParamType[float]):

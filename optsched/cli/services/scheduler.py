@@ -17,14 +17,13 @@ import click
 
 from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME, solver_option
+from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME, Duration, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
 from optsched.cli.base.session_context import collect_while_serving, shelf_of
 from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,
     METRICS_AUTH,
-    Duration,
     Grammar,
     addresses,
     election,

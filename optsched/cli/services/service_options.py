@@ -16,11 +16,9 @@ import click
 from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
-from optsched.cli.base.options import OBJECT_NAME, WholeNumber
+from optsched.cli.base.options import OBJECT_NAME, Duration, WholeNumber
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
 from optsched.policy.diagnostic import PolicyError
-from optsched.units import DurationError
-from optsched.units.duration import parse_duration_ms
 from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
@@ -242,26 +240,6 @@ ssh_option: Final = click.option(
     default=True,
     help="Allow the job plugin ssh, for which controllers read and write Secrets.",
 )
-
-
-class Duration(click.ParamType[int]):
-    """Option type for a positive duration such as 500ms (Go's notation), converted to ms."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """See `click.ParamType`."""
-        if isinstance(value, int):
-            return value
-        try:
-            milliseconds = parse_duration_ms(value)
-        except DurationError as e:
-            self.fail(str(e), param, ctx)
-        if milliseconds <= 0:
-            self.fail(f"{value}: must be longer than zero", param, ctx)
-        return milliseconds
 
 
 def listen_options(default: str) -> Callable[[F], F]:

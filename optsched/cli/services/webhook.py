@@ -19,6 +19,7 @@ from optsched.cli.base.options import (
     OBJECT_NAME,
     SCHEDULER_NAME,
     USER_NAME,
+    Duration,
     WebhookAddress,
     WholeNumber,
 )
@@ -27,7 +28,6 @@ from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,
     METRICS_AUTH,
-    Duration,
     Grammar,
     addresses,
     listen_options,

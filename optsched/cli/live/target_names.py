@@ -175,7 +175,7 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
     import asyncio
 
     from optsched.cli.base.connection import call_cluster
-    from optsched.cli.objects.table_columns import name_of
+    from optsched.cli.base.table_columns import name_of
     from optsched.kube.client.client import list_objects
     from optsched.kube.client.listing import Selection
 

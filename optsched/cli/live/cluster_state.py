@@ -10,7 +10,7 @@ from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
 from optsched.cli.base.connection import Exit, Failure, call_cluster
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.session_context import policy_from, policy_of
-from optsched.cli.objects.manifests import has_object_fields
+from optsched.cli.live.manifests import has_object_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects

@@ -13,9 +13,9 @@ from optsched.api.kinds import JOB, POD_GROUP, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
-from optsched.cli.inspect.cluster_state import classes_in, policy_for, read_cluster
-from optsched.cli.objects.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
-from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of, span
+from optsched.cli.base.table_columns import decode_job, name_of, namespace_of, span
+from optsched.cli.live.cluster_state import classes_in, policy_for, read_cluster
+from optsched.cli.live.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from optsched.api.job import Job
     from optsched.cli.base.connection import Place
-    from optsched.cli.inspect.cluster_state import Cluster
-    from optsched.cli.objects.target_names import Target
+    from optsched.cli.live.cluster_state import Cluster
+    from optsched.cli.live.target_names import Target
     from optsched.kube.client.client import Client
     from optsched.study.prediction.queue_position import Waiting
 

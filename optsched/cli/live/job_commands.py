@@ -30,6 +30,7 @@ from optsched.cli.base.options import (
     TABLE,
     WIDE,
     YAML,
+    Duration,
     as_stored,
     output_option,
     print_change,
@@ -41,7 +42,15 @@ from optsched.cli.base.options import (
     with_queues,
     written,
 )
-from optsched.cli.objects.describe import (
+from optsched.cli.base.table_columns import (
+    JOBS,
+    Table,
+    decode_job,
+    name_of,
+    namespace_of,
+    with_positions,
+)
+from optsched.cli.live.describe import (
     EVENT_HEADINGS,
     HIDDEN_REFUSALS,
     UNMADE,
@@ -51,7 +60,7 @@ from optsched.cli.objects.describe import (
     still_refused,
     why_unmade,
 )
-from optsched.cli.objects.manifests import (
+from optsched.cli.live.manifests import (
     AMOUNTS,
     COUNT,
     DEFAULT_AMOUNTS,
@@ -62,17 +71,8 @@ from optsched.cli.objects.manifests import (
     job_manifest,
     read_manifests,
 )
-from optsched.cli.objects.pod_commands import find_queue_of_job, queues_of_groups
-from optsched.cli.objects.table_columns import (
-    JOBS,
-    Table,
-    decode_job,
-    name_of,
-    namespace_of,
-    with_positions,
-)
-from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
-from optsched.cli.services.service_options import Duration
+from optsched.cli.live.pod_commands import find_queue_of_job, queues_of_groups
+from optsched.cli.live.target_names import Target, namespace_option, single_name, target_options
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.units.plaintext import write_json
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.cli.base.connection import Place
-    from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.cli.live.cluster_state import Cluster
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
@@ -214,7 +214,7 @@ def show_jobs(
     ) -> tuple[list[Any], Mapping[tuple[str, str], str], list[Any], Cluster | None]:
         cluster = None
         if with_position:
-            from optsched.cli.inspect.cluster_state import read_cluster
+            from optsched.cli.live.cluster_state import read_cluster
 
             # A user without permission to read the cluster gets this error and no other remarks.
             cluster = await read_cluster(client)
@@ -232,7 +232,7 @@ def show_jobs(
     found, queues, events, cluster = call_cluster(place, read_jobs)
     table = JOBS
     if cluster is not None:
-        from optsched.cli.inspect.explain_job import positions
+        from optsched.cli.live.explain_job import positions
 
         table = with_positions(JOBS, positions(cluster, found))
     jobs, messages = [], []
@@ -352,7 +352,7 @@ def explain(
     The exit code is 8 if the job waits, 9 if it can never start, and otherwise 0.
     """
     # The imports for the queue order (rules and engines) take a second.
-    from optsched.cli.inspect.explain_job import explain_job
+    from optsched.cli.live.explain_job import explain_job
 
     options = DecodeOptions(
         lifting_classes=frozenset(lifting_classes),

@@ -42,17 +42,17 @@ from optsched.cli.base.path_arguments import (
     single_model,
 )
 from optsched.cli.base.session_context import session_context
-from optsched.cli.inspect.admission_checks import UID, DryRun, QuotaUsage
-from optsched.cli.inspect.cluster_state import (
+from optsched.cli.base.table_columns import name_of, namespace_of
+from optsched.cli.live.admission_checks import UID, DryRun, QuotaUsage
+from optsched.cli.live.cluster_state import (
     MODEL,
     classes_in,
     from_file,
     live,
     policy_for,
 )
-from optsched.cli.objects.manifests import file_option, read_parts
-from optsched.cli.objects.table_columns import name_of, namespace_of
-from optsched.cli.objects.target_names import namespace_option
+from optsched.cli.live.manifests import file_option, read_parts
+from optsched.cli.live.target_names import namespace_option
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job
 from optsched.formats.codec.pods.reader import (
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.cli.inspect.cluster_state import Cluster
-    from optsched.cli.objects.manifests import Part
+    from optsched.cli.live.cluster_state import Cluster
+    from optsched.cli.live.manifests import Part
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw

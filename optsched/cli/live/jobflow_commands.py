@@ -19,16 +19,16 @@ from optsched.cli.base.connection import (
 )
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import YAML, output_option, print_change, print_object, show_list
-from optsched.cli.objects.manifests import check_manifests, file_option, read_manifests
-from optsched.cli.objects.table_columns import name_of, namespace_of
-from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
+from optsched.cli.base.table_columns import name_of, namespace_of
+from optsched.cli.live.manifests import check_manifests, file_option, read_manifests
+from optsched.cli.live.target_names import Target, namespace_option, single_name, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.kinds import Kind
     from optsched.cli.base.connection import Place
-    from optsched.cli.objects.manifests import Manifest
+    from optsched.cli.live.manifests import Manifest
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]

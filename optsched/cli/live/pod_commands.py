@@ -25,8 +25,8 @@ from optsched.cli.base.connection import (
     listed_in,
 )
 from optsched.cli.base.options import WIDE, output_option, show_list, with_namespace, with_queues
-from optsched.cli.objects.table_columns import PODS, name_of, namespace_of, queue_of_pod
-from optsched.cli.objects.target_names import names_of, namespace_option
+from optsched.cli.base.table_columns import PODS, name_of, namespace_of, queue_of_pod
+from optsched.cli.live.target_names import names_of, namespace_option
 from optsched.controllers.job.object_names import group_name
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, gang_named_by
 

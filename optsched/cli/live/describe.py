@@ -23,7 +23,7 @@ from optsched.api.kinds import (
 )
 from optsched.api.wellknown import FULL_MESSAGE
 from optsched.cli.base.connection import listed
-from optsched.cli.objects.table_columns import NOTHING, span
+from optsched.cli.base.table_columns import NOTHING, span
 from optsched.units import TimestampError, parse_time_ms
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from optsched.api.json_fields import records, subobject
 from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, RESOURCE_QUOTA, Ref, kind_of
 from optsched.api.wellknown import TASK_SPEC
 from optsched.cli.base.connection import Exit, Failure
-from optsched.cli.objects.table_columns import name_of, namespace_of
+from optsched.cli.base.table_columns import name_of, namespace_of
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job

@@ -31,14 +31,7 @@ from optsched.cli.base.options import (
     show_list,
     show_table,
 )
-from optsched.cli.objects.manifests import (
-    AMOUNTS,
-    QueueFlags,
-    command_manifest,
-    queue_manifest,
-    queue_spec,
-)
-from optsched.cli.objects.table_columns import (
+from optsched.cli.base.table_columns import (
     QUEUES,
     Column,
     Table,
@@ -47,7 +40,14 @@ from optsched.cli.objects.table_columns import (
     name_of,
     parent_of,
 )
-from optsched.cli.objects.target_names import names_of, single_name
+from optsched.cli.live.manifests import (
+    AMOUNTS,
+    QueueFlags,
+    command_manifest,
+    queue_manifest,
+    queue_spec,
+)
+from optsched.cli.live.target_names import names_of, single_name
 from optsched.units import parse_amount
 
 if TYPE_CHECKING:

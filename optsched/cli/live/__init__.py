@@ -1,0 +1,1 @@
+"""Commands on a live cluster: objects, explanations, predictions and snapshots."""

@@ -1,1 +1,0 @@
-"""Commands for jobs, JobFlows, pods and queues, and their output."""
