@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optsched.plugins.extension_points import DEFAULT_SWITCHES, Switch
 from optsched.plugins.objectives.levels import LEVELS
@@ -172,6 +172,40 @@ _ADMISSION = {
     Admission.BY_PRIORITY: "one level for each priority, the highest first",
     Admission.BY_WEIGHT: "one level, gangs weighted by priority and dominant resource",
 }
+
+
+def definition(policy: Policy) -> dict[str, Any]:
+    """Return a model definition as JSON; models with equal settings give equal JSON."""
+    budgets = policy.budgets
+    return {
+        "name": policy.name,
+        "meaning": policy.meaning,
+        "actions": list(policy.actions),
+        "tiers": [
+            [
+                {
+                    "name": plugin.name,
+                    "meaning": plugin.resolved.meaning,
+                    "arguments": {name: str(value) for name, value in plugin.arguments},
+                    "switched": [
+                        f.value for f in Switch if (f in plugin.switches) != (f in DEFAULT_SWITCHES)
+                    ],
+                }
+                for plugin in tier
+            ]
+            for tier in policy.tiers
+        ],
+        "levels": [{"name": name, "meaning": LEVELS[name].meaning} for name in policy.levels],
+        "admission": policy.admission.value,
+        "solver": policy.solver.value,
+        "reservations": policy.reservations,
+        "budgets": {
+            "solve": format_duration_ms(budgets.solve_ms),
+            "period": format_duration_ms(budgets.period_ms),
+            "starvationAfter": format_duration_ms(budgets.starvation_after_ms),
+            "deterministic": f"{budgets.deterministic_s:g}",
+        },
+    }
 
 
 def describe(policy: Policy) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.solve_result import FileSum, InstanceIdentity
 from optsched.policy.load import load_policy
+from optsched.policy.policy import definition
 from optsched.session.offline import (
     Assignment,
     OfflineSettings,
@@ -21,7 +22,6 @@ from optsched.session.offline import (
 from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.chargeback import Charging
 from optsched.study.comparison.comparison_table import Comparison, Row
-from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import SolvedModel
 from optsched.study.simulation.record import lines

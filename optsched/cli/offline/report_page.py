@@ -10,7 +10,7 @@ import click
 from optsched.cli.base.console import echo, print_text
 from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable, is_standard
 from optsched.policy.load import load_policy
-from optsched.study.comparison.model_definitions import definition
+from optsched.policy.policy import definition
 from optsched.study.reports.page import render, write_page
 
 if TYPE_CHECKING:

@@ -56,10 +56,10 @@ from optsched.formats.snapshots.instance_files import (
     versions,
 )
 from optsched.formats.solve_result import write_result, write_results
+from optsched.policy.policy import definition
 from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.session import NOTHING
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
-from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import SolvedModel, solve_page
 

@@ -18,9 +18,9 @@ from optsched.study.comparison.compared_metrics import (
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
 from optsched.study.reports.jobs_view import quantile_chart
+from optsched.study.reports.model_tables import definition_table, difference_table
 from optsched.study.reports.number_text import count_text, fit_name, percent, plain, span
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
-from optsched.study.reports.result_tables import definition_table, difference_table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis
 from optsched.study.simulation.timeline import nearest_rank
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from optsched.study.chargeback import of_json
+from optsched.study.chargeback import HOUR_US, of_json
 from optsched.study.reports.curves_view import (
     Curve,
     GapLine,
@@ -17,8 +17,10 @@ from optsched.study.reports.curves_view import (
     share_charts,
 )
 from optsched.study.reports.jobs_view import queue_charts, reason_section, wait_chart
+from optsched.study.reports.model_tables import model_section
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import (
+    UNKNOWN,
     count_text,
     moment,
     percent,
@@ -28,13 +30,13 @@ from optsched.study.reports.number_text import (
     time_unit,
 )
 from optsched.study.reports.occupancy_view import film
-from optsched.study.reports.page import Cell, Page, Section, Table, cap_rows
-from optsched.study.reports.result_tables import figure_tables, model_section, usage_section
+from optsched.study.reports.page import MOST_ROWS, Cell, Page, Section, Table, cap_rows
 from optsched.study.reports.timeline_arrays import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from optsched.study.chargeback import Amounts, Chargeback
     from optsched.study.reports.page import Chart
     from optsched.study.simulation.timeline import Timeline
 
@@ -82,7 +84,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
         warnings.append(f"{fault} ({count_text(number, 'time')})")
     sections = [
         reason_section(timeline),
-        Section("figures", "Figures", figure_tables(metrics)),
+        Section("figures", "Figures", _figure_tables(metrics)),
     ]
     if timeline.jobs and timeline.nodes:
         queues = [*queue_charts(view), wait_chart(timeline)]
@@ -95,7 +97,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
     if timeline.gaps:
         sections.append(Section("gap", "Gap over time", [_gap_chart(timeline)]))
     if result["gpu_hours"]["charges"]:
-        sections.append(usage_section(of_json(result["gpu_hours"])))
+        sections.append(_usage_section(of_json(result["gpu_hours"])))
     sections.append(model_section([model["definition"]], base))
     sections.append(Section("again", "How to reproduce this", list(_provenance_tables(result))))
     return Page(
@@ -159,6 +161,99 @@ def _distribution_charts(view: View) -> list[Chart]:
             curves += [Curve(n, f"l{i}", times[i], missing[i]) for i, n in enumerate(view.colours)]
         charts.append(cdf_chart(name, title, curves))
     return charts
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _usage_section(found: Chargeback) -> Section:
+    """Return a section with tables of GPU hours by queue, by user, and by queue and user."""
+    queues = [([name], amounts) for name, amounts in found.by_queue.items()]
+    users = [([name], amounts) for name, amounts in found.by_user.items()]
+    tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
+    if len(users) > 1:
+        tables.append(_amounts_table("By user", ("user",), users, found.total))
+    if len(queues) > 1 and len(users) > 1:
+        both = [([c.queue, c.user], c.amounts) for c in found.charges]
+        tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
+    note = (
+        "GPU hours count from when a pod is bound until it leaves its node. They are idle before "
+        "the gang has its minimum number of pods, and lost if the work must be repeated."
+    )
+    return Section("usage", "GPU hours", tables, [note])
+
+
+def _amounts_table(
+    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
+) -> Table:
+    """Return a table of GPU hours, sorted by descending usage."""
+    largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
+    note = ""
+    if len(largest) > MOST_ROWS:
+        note = (
+            f"The {plain(MOST_ROWS)} of {plain(len(largest))} rows with the most GPU hours "
+            "are shown."
+        )
+    cells = []
+    for names, found in largest[:MOST_ROWS]:
+        part = found.held / whole.held if whole.held else 0.0
+        amounts = (found.held, found.idle, found.evicted, found.failed, found.cpu_held)
+        held, *others = (Cell(plain(us / HOUR_US), us) for us in amounts)
+        share = Cell(percent(part), round(part, 6))
+        words = (Cell(name or UNKNOWN) for name in names)
+        cells.append((*words, Cell(plain(found.jobs), found.jobs), held, share, *others))
+    columns = ("gangs", "GPU hours", "share of all", "idle", "lost to evictions",
+               "lost to failures", "CPU hours")  # fmt: skip
+    return Table(caption, (*heads, *columns), cells, columns, note)
+
+
+_PERCENTILES: Final = ("mean", "p50", "p95", "p99")
+_SPREADS: Final = (
+    ("completion time", "jct_s", "end − arrival, for gangs that finished"),
+    ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum of pods"),
+    ("session", "session_s", "wall time of a session"),
+)
+_PARTS: Final = (
+    ("allocation", "allocation", "GPU time held, as a fraction of the GPU time of ready nodes"),
+    ("utilisation", "utilisation", "like allocation, but for running gangs and without lost work"),
+    ("fragmentation", "fragmentation", "fraction of idle GPUs that a typical task could not use"),
+    ("DRF distance", "drf_distance", "largest − least weighted dominant share of waiting queues"),
+    ("treated unfairly", "ftf_unfair", "gangs with ρ above 1.1"),
+    ("gap", "gap", "relative distance of objective values from their bounds"),
+)  # fmt: skip
+_NUMBERS: Final = (
+    ("Jain index", "jain", "fairness of weighted dominant shares over time; 1 means equal"),
+    ("ρ, mean", "ftf_mean", "finish-time fairness: completion time relative to a fair cluster"),
+    ("ρ, worst", "ftf_worst", "largest finish-time fairness of a gang"),
+    ("preemptions", "preemptions", "how often a running gang was stopped for another gang"),
+    ("stopped by nodes", "node_failures", "how often a node failure stopped a gang"),
+    ("GPU hours lost", "wasted_gpu_hours", "work that had to be repeated"),
+    ("tier of a gang", "topology_tier", "lowest tier that contains the gang, mean over starts"),
+    ("pairs across leaves", "cross_leaf_pairs", "task pairs in different leaves, mean over starts"),
+    ("SLA misses", "sla_misses", "gangs that waited longer than their SLA"),
+    ("sessions", "sessions", "number of scheduling sessions"),
+)  # fmt: skip
+
+
+def _figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
+    """Return a table with percentiles of times, and a table with the other metrics."""
+    spreads = []
+    for name, key, meaning in _SPREADS:
+        if (found := metrics.get(key)) is not None:
+            cells = (Cell(seconds(found[p]), found[p]) for p in _PERCENTILES)
+            spreads.append((Cell(name), *cells, Cell(meaning)))
+    done = f"{plain(metrics['finished'])} of {plain(metrics['jobs'])}"
+    makespan = seconds(metrics["makespan_s"])
+    rows = [
+        ("finished", done, "gangs that completed their work"),
+        ("makespan", makespan, "from the first arrival to the last end"),
+        *((name, percent(metrics.get(key), 2), meaning) for name, key, meaning in _PARTS),
+        *((name, plain(metrics.get(key), 3), meaning) for name, key, meaning in _NUMBERS),
+    ]
+    kept = [list(map(Cell, row)) for row in rows if row[1] != UNKNOWN]
+    headings = ("of", *_PERCENTILES, "meaning")
+    figures = Table("Figures", ("figure", "value", "meaning"), kept, ("value",), is_sortable=False)
+    return [Table("Times", headings, spreads, _PERCENTILES, is_sortable=False), figures]
 
 
 def _provenance_tables(result: Mapping[str, Any]) -> Iterable[Table]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.cluster.decisions import PPM, Sense, relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import GapLine, TimeAxis, gap_chart
+from optsched.study.reports.model_tables import model_section
 from optsched.study.reports.number_text import UNKNOWN, count_text, percent, plain, shorten
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table, cap_rows
 from optsched.study.reports.plans_view import BEFORE, PlansData, plan_film
-from optsched.study.reports.result_tables import model_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -25,9 +25,8 @@ from optsched.formats.traces.trace_file import (
     read_published_trace,
     read_trace_file,
 )
-from optsched.policy.policy import describe
+from optsched.policy.policy import definition, describe
 from optsched.study.chargeback import Charging
-from optsched.study.comparison.model_definitions import definition
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulation_metrics import Measuring, as_json
 from optsched.study.simulation.simulator import Options, Simulation

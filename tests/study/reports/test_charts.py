@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from optsched.kube.runtime.timing import SystemClock
-from optsched.study.comparison.model_definitions import definition
+from optsched.policy.policy import definition
 from optsched.study.reports.curves_view import Curve, cdf_chart, shares_of, thin_values
 from optsched.study.reports.jobs_view import queue_charts, reason_section
+from optsched.study.reports.model_tables import difference_table
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import moment, part_ticks, plain, shorten, time_ticks
 from optsched.study.reports.occupancy_view import film
 from optsched.study.reports.page import Table
-from optsched.study.reports.result_tables import difference_table
 from optsched.study.reports.timeline_arrays import View
 from optsched.study.simulation.replay_trace import play, read_given
 from optsched.study.simulation.simulator import Options
