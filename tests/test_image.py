@@ -77,7 +77,7 @@ def test_all_that_is_copied_is_in_the_context() -> None:
 def test_the_context_holds_no_secrets_and_no_history() -> None:
     for path in (".git", ".venv", "tests", "optsched/__pycache__", "optsched/cli/__pycache__"):
         assert ignored(path), path
-    for path in ("optsched/cli/main.py", "optsched/study/instances/instance_folder.py"):
+    for path in ("optsched/cli/main.py", "optsched/study/instances/instance_families.py"):
         assert not ignored(path), path
 
 

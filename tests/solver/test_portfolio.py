@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.verify_instances import snapshot_of
 from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.policy.load import load_policy
 from optsched.problem.linear import Expression, Rows
@@ -14,7 +15,6 @@ from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import LevelProgress, SolveRequest, evaluate_greedy, improve
 from optsched.study.instances.instance_families import Recipe
-from optsched.study.instances.instance_folder import snapshot_of
 from tests.support.engines import Bench
 
 VOLCANO = load_policy("volcano-default", lambda _: "").rules

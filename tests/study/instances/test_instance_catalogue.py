@@ -6,15 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.instances import catalogue_text
+from bench.verify_instances import wrong_with_level
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.study.instances.instance_catalogue import (
-    Best,
-    Entry,
-    catalogue_text,
-    read_catalogue,
-    wrong_with_level,
-)
+from optsched.study.instances.instance_catalogue import Best, Entry, read_catalogue
 from optsched.study.instances.instance_families import Recipe
 
 LEVEL = LevelResult("admission", "gangs", Sense.MAX, 4, 4, LevelStatus.OPTIMAL)

@@ -9,25 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from optsched.cluster.decisions import LevelStatus
-from optsched.formats.snapshots.instance_files import read_instance
-from optsched.kube.runtime.timing import SystemClock
-from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.instances.instance_catalogue import (
-    FILE,
-    MOST_BYTES,
-    PACKING,
-    SHIPPED,
-    read_catalogue,
-    with_table,
-)
-from optsched.study.instances.instance_folder import (
-    entries_of,
-    prove_plan,
-    snapshot_of,
-    verify_entry,
-)
-from optsched.study.instances.solve_again import (
+from bench.instances import MOST_BYTES, SHIPPED, entries_of, with_table
+from bench.solve_instances import (
     Found,
     Solving,
     compare,
@@ -35,6 +18,12 @@ from optsched.study.instances.solve_again import (
     merge_best,
     solve_recipe,
 )
+from bench.verify_instances import PACKING, prove_plan, snapshot_of, verify_entry
+from optsched.cluster.decisions import LevelStatus
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.kube.runtime.timing import SystemClock
+from optsched.solver.cpsat.process import WorkerProcess
+from optsched.study.instances.instance_catalogue import FILE, read_catalogue
 from tests.support.effort import nightly_except
 from tests.support.research import RESEARCH
 

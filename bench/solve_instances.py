@@ -8,24 +8,22 @@ from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from bench.verify_instances import (
+    OVER_VICTIMS,
+    PACKING,
+    gap_of,
+    model_of,
+    packing_of,
+    snapshot_of,
+    wrong_with_level,
+)
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.formats.plan import encode_plan, plan_document
 from optsched.session.lending import LENT
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import ENGINES
 from optsched.solver.cpsat.level_model import Limits
-from optsched.study.instances.instance_catalogue import (
-    OVER_VICTIMS,
-    PACKING,
-    Best,
-    gap_of,
-    wrong_with_level,
-)
-from optsched.study.instances.instance_folder import (
-    model_of,
-    packing_of,
-    snapshot_of,
-)
+from optsched.study.instances.instance_catalogue import Best
 from optsched.study.packing.solve_packing import PackingWork, packings
 
 if TYPE_CHECKING:

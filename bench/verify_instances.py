@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.decisions import Allocate
+from optsched.cluster.decisions import Allocate, LevelStatus, Sense, relative_gap
 from optsched.cluster.gpu_shares import ALL_CORES
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.plan import read_plan, restore_plan
@@ -23,20 +23,49 @@ from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
 from optsched.session.lending import LENT
 from optsched.session.session import judge_actions
-from optsched.study.instances.instance_catalogue import MOST_BYTES, PACKING, Entry, wrong_with_level
+from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
 from optsched.study.packing.packing_problem import wrong_with_bins
 from optsched.study.packing.vbp import parse_vbp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.decisions import Action
+    from optsched.cluster.decisions import Action, LevelResult
     from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
-    from optsched.study.instances.instance_catalogue import Best, Shipped
+    from optsched.study.instances.instance_catalogue import Best, Entry
     from optsched.study.instances.instance_families import Recipe
     from optsched.study.packing.packing_problem import VectorPacking
+
+
+PACKING = "vector-packing"
+"""Placeholder for the model name of vector bin packing instances, which have no model."""
+
+LARGEST_GAP = 0.01
+OVER_VICTIMS = frozenset({VICTIMS, ENDED})
+"""Objective levels that count victims."""
+
+
+def gap_of(level: LevelResult) -> float | None:
+    """Return the relative gap between value and bound, or None if there is no bound."""
+    return None if level.bound is None else relative_gap(level.value, level.bound)
+
+
+def wrong_with_level(level: LevelResult) -> Iterator[str]:
+    """Yield a message for each error in a level result, such as a gap above `LARGEST_GAP`."""
+    value, bound = level.value, level.bound
+    if bound is None:
+        yield f"{level.name}: there is no bound"
+        return
+    if value > bound if level.sense is Sense.MAX else value < bound:
+        yield f"{level.name}: {value} is beyond the bound {bound}"
+    if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
+        yield f"{level.name}: {value} with bound {bound} is not {level.status}"
+    # A bound on the number of victims holds for all plans, so it may be weak if several gangs
+    # preempt.
+    if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
+        yield f"{level.name}: {value} with bound {bound} has a gap of {gap:.2%}; 1 % is allowed"
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
@@ -89,34 +118,6 @@ def packing_of(recipe: Recipe) -> VectorPacking:
 def model_of(name: str, folder: Path) -> Policy:
     """Load a built-in model by name, or a model file in the instance folder by path."""
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
-
-
-# --- catalogue entries ---------------------------------------------------------------------------
-
-
-def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """Return the catalogue entry for an instance, with its known plans if it is unchanged."""
-    made = shipped.recipe.text()
-    entry = Entry(
-        shipped.recipe,
-        sha256=checksum(made),
-        size=len(made.encode()),
-        is_stored=len(made.encode()) <= MOST_BYTES,
-        pending=shipped.recipe.pending,
-    )
-    if known is None or known.sha256 != entry.sha256:
-        return entry
-    return replace(entry, best=tuple(b for b in known.best if b.model in shipped.models))
-
-
-def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the catalogue entries for the shipped instances, with the plans from `known`."""
-    before = {entry.title: entry for entry in known}
-    found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
-    return tuple(entry_of(each, before.get(title)) for each, title in found)
-
-
-# --- verification of plans -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
