@@ -44,7 +44,7 @@ PACKING = "vector-packing"
 
 LARGEST_GAP = 0.01
 OVER_VICTIMS = frozenset({VICTIMS, ENDED})
-"""Objective levels that count victims."""
+"""Objective levels of the search for victims."""
 
 
 def gap_of(level: LevelResult) -> float | None:
