@@ -48,9 +48,8 @@ class Argument:
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each item of a list. The names of arguments inside
-        a mapping or list contain dots, such as `sra.enable` in a mapping or `strategies.0.name` in
-        a list.
+        The nested arguments of a mapping, or of each mapping in a list. Rules read nested arguments
+        by dotted names, such as `sra.enable` in a mapping or `strategies.0.name` in a list.
     choices
         The accepted values of an argument of kind `CHOICE`.
 
@@ -73,13 +72,13 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LevelKind:
-    """A level of the objective that a model may list by name.
+    """A level of the objective that a model of a policy may list by name.
 
     Attributes
     ----------
     rank
-        The position of the level in models that do not list levels; a smaller rank is more
-        important.
+        The importance of the level in models that do not list levels; the smallest rank comes
+        first.
     rules
         Names of the rules that define the level. If several rules define the level, the objective
         has one level per rule, in the order of the rules in the policy.
@@ -113,7 +112,7 @@ class Plugin:
     aliases
         Alternative names of the plugin that configurations may use.
     levels
-        The levels that a model may list if the plugin is enabled, apart from the node score level.
+        The levels that a model may list if the plugin is enabled, except the node score level.
 
     """
 

@@ -72,9 +72,9 @@ class Violation:
     Attributes
     ----------
     where
-        Kind and name of the violating object, in the form "kind name".
+        Kind and name of the object that violates the rule, such as "task team/a-0".
     detail
-        A description of the violation, including the compared amounts.
+        What is violated, with the compared numbers.
     gang
         Key of the gang whose decisions break the rule; empty if unknown.
 
@@ -90,9 +90,9 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """How many tasks of a class a gang requests, and how many of them fit on each node.
+    """The number of tasks of a class that a gang must place, and how many fit on each node.
 
-    `counts[n]` is the number of tasks of the class that fit on node n.
+    `counts` (N,) is the number of tasks of the class that fit on each node.
     """
 
     task_class: int
@@ -144,7 +144,7 @@ class EvictionGroups(NamedTuple):
         return found
 
     def by_group(self) -> I64:
-        """Return, for each of the K groups, the index (K,) of one of its running tasks."""
+        """Return the index (K,) in `problem.running` of one task of each group."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -168,7 +168,8 @@ class NodeModel:
     model
         The linear model with the variables and constraints added so far.
     supplied
-        (C, N) variable for the number of tasks of a class on a node; -1 for excluded pairs.
+        (C, N) variable that counts the tasks of a class on a node; -1 if the class may not use the
+        node.
     evictions
         The running tasks that the model may evict. All constraints describe the state after the
         evictions.
@@ -272,37 +273,37 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """Which queues' placements can change the sort key of a queue."""
+    """The queues whose placements can change the sort key of a given queue."""
 
     OWN = 0
-    """Only placements in the queue itself change its key."""
+    """Only placements in a queue change the sort key of this queue."""
     GROWING = 1
-    """Placements in other queues may raise a queue's key but never lower it."""
+    """Placements in other queues may raise the sort key of a queue but never lower it."""
     ANY = 2
-    """Placements in other queues may raise or lower a queue's key."""
+    """Placements in other queues may raise or lower the sort key of a queue."""
 
 
 class Order:
-    """Extension point: the order of queues and of gangs; smaller keys come first.
+    """Extension point: the order of queues and of gangs; smaller sort keys come first.
 
-    Keys are compared plugin by plugin, in the policy's order, as in Volcano's `JobOrderFn` and
-    `QueueOrderFn`.
+    The sort keys of the plugins are compared in the order of the policy, as in Volcano's
+    `JobOrderFn` and `QueueOrderFn`.
     """
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """True if `gang_key` is equal for all gangs of a gang class that use no resources.
+    """True if all gangs of a gang class that use no resources have equal sort keys.
 
-    Sort keys that use a gang's age, name or estimated runtime differ between gangs of the same
-    class. See `solver.greedy.gang_classes`.
+    It is False for rules that sort gangs by age, name or estimated runtime. See
+    `solver.greedy.gang_classes`.
     """
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        """Return the key by which queues are sorted."""
+        """Return the sort key of a queue."""
         raise NotImplementedError
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        """Return the key by which the gangs of a queue are sorted."""
+        """Return the sort key of a gang among the gangs of its queue."""
         raise NotImplementedError
 
 
@@ -342,7 +343,7 @@ class Preemption:
 
 
 class NodeState:
-    """Extension point: a rule's node state, updated when tasks are placed or evicted.
+    """Extension point: the nodes that fit one more task, given all placements and evictions.
 
     Attributes
     ----------
@@ -371,7 +372,7 @@ class NodeState:
         raise NotImplementedError
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record `counts` (m,) tasks placed on `nodes` (m,); negative counts undo placements."""
+        """Record the placement of `counts` (m,) tasks on `nodes` (m,); negative counts undo it."""
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:
@@ -483,7 +484,7 @@ class Score:
         """Return a function that scores nodes for one more task of a class.
 
         Returns None if the rule does not score nodes for the class. The function gets the used and
-        the allocatable amounts of m nodes, each (m, R), and returns scores (m,). Scores of nodes
+        the allocatable resources of m nodes, each (m, R), and returns scores (m,). Scores of nodes
         without capacity for the task have no effect.
         """
         return None
@@ -521,11 +522,10 @@ class Constraint:
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return Booleans or numbers (G,) that split gang classes, or None.
+        """Return Booleans or integers (G,) that split gang classes, or None.
 
-        In a Boolean array, True marks a gang that the rule's constraints or levels treat
-        individually. In an integer array, gangs with different numbers are never in the same gang
-        class.
+        In a Boolean array, True marks a gang that must be a gang class of its own. In an integer
+        array, gangs with different integers are never in the same gang class.
         """
         return None
 
@@ -550,9 +550,9 @@ class Verify:
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
-        """Return the mask (V,) of running tasks that must not be evicted, or None for no task.
+        """Return the mask (V,) over `problem.running` of tasks that must not be evicted, or None.
 
-        The mask is in the order of `problem.running`.
+        None means that the rule protects no task.
         """
         return None
 
@@ -599,15 +599,15 @@ Renamed: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | None]]"
 
 
 def adopt_old_names(kind: type, renamed: Renamed) -> None:
-    """Map the deprecated names of methods and attributes to the current names, with a warning.
+    """Give methods and attributes with deprecated names their current names, with a warning.
 
     Parameters
     ----------
     kind
         The class whose methods and attributes may have deprecated names.
     renamed
-        Maps each deprecated name to the current name and to a function that adapts the old method
-        to the current arguments, or None if the arguments did not change.
+        Maps each deprecated name to the current name and to a function. The function adapts the
+        old method to the current arguments; it is None if the arguments did not change.
 
     """
     for old, (new, adapt) in renamed.items():

@@ -1,7 +1,6 @@
 """Running totals of the greedy pipeline's placements and evictions, shared by all rules.
 
-The totals are plain lists, because a session reads thousands of single amounts, and a list is
-faster than an array for single reads.
+The totals are lists: rules read single numbers, and a list is faster than an array for that.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # For each queue, the totals to which its usage is added. The last list is empty, for gangs
-        # without a queue.
+        # For each queue, the rows of `queue_used` and `subtree_used` to which its usage is added.
+        # Gangs without a queue have index -1, which selects an empty list.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):
@@ -87,11 +86,11 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang uses no resources, from this or any earlier session."""
+        """Return True only if a gang uses no resources; False does not mean that it uses some."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """Return the resources (R,) that a gang uses, from this and earlier sessions."""
+        """Return the resources (R,) of a gang's tasks that run or have been placed."""
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
@@ -106,10 +105,10 @@ class Ledger:
     def coming_total(self) -> list[int]:
         """Future idle capacity (R,) of all nodes, once terminating pods and victims have ended."""
         both = zip(self.idle_total, self.leaving_total, self._nominated_total, strict=True)
-        return [idle + leaving - promised for idle, leaving, promised in both]
+        return [idle + leaving - nominated for idle, leaving, nominated in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record a placement that uses the capacity of terminating pods."""
+        """Record that placed tasks with the total request `amounts` wait for terminating pods."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._nominated_total[r] += amount
@@ -137,7 +136,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that each gang uses; an element is computed when it is first read."""
+    """The resources (R,) that each gang uses, computed when they are first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -151,6 +150,6 @@ class _GangUsage(dict[int, list[int]]):
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """Return the request (C, R) of one task of each class, as a list that must not be modified."""
+    """Return the request (C, R) of one task of each class; the list must not be modified."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

@@ -1,4 +1,4 @@
-"""The decisions of a plan, and the resource usage of nodes and queues that results."""
+"""The decisions of a plan, and the resulting resource usage of nodes and queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Outcome:
     Attributes
     ----------
     next_requests
-        The next request (R,) of each gang, by gang index; filled by the function `next_requests`.
+        The total request (R,) of the tasks that a gang must place next, by gang index. The function
+        `plugins.gangs.gang.next_requests` fills it.
 
     """
 
@@ -68,29 +69,29 @@ class Outcome:
 
     @cached_property
     def idle(self) -> I64:
-        """The idle amounts (N, R) of each node after the placements."""
+        """The idle resources (N, R) of each node after the placements."""
         left: I64 = self.problem.idle - self.on_node
         return left
 
     @cached_property
     def idle_total(self) -> I64:
-        """The total idle amounts (R,) of all nodes after the placements."""
+        """The total idle resources (R,) of all nodes after the placements."""
         total: I64 = self.idle.sum(axis=0)
         return total
 
     @cached_property
     def future_idle(self) -> I64:
-        """Idle amounts (N, R) once terminating tasks have ended and nominated tasks have started.
+        """Idle resources (N, R) once terminating tasks have ended and nominated tasks have started.
 
-        The idle amounts of an overcommitted node may be negative.
+        They may be negative on an overcommitted node.
         """
         problem = self.problem
-        promised = np.zeros_like(problem.used)
+        nominated = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.decisions.nominated >= 0)
         request = problem.classes.request[problem.task_class[tasks]]
-        np.add.at(promised, self.decisions.nominated[tasks], request)
-        left: I64 = problem.allocatable - problem.used + problem.releasing - self.on_node - promised
-        return left
+        np.add.at(nominated, self.decisions.nominated[tasks], request)
+        released: I64 = problem.allocatable - problem.used + problem.releasing
+        return released - self.on_node - nominated
 
     @cached_property
     def queue_allocated(self) -> I64:

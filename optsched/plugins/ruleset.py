@@ -52,7 +52,7 @@ class GangExclusion(Protocol):
     """A rule that can exclude a gang from every plan."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """Return the mask (G,) of gangs that get no node in any plan, or None if there are none."""
+        """Return the mask (G,) of gangs that no plan may place, or None if there are none."""
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class Blocking(Protocol):
     hard_switch: ClassVar[Switch | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running tasks because of which nodes are excluded for a task class."""
+        """Return the running tasks that exclude a task class from nodes."""
 
 
 @runtime_checkable
@@ -72,10 +72,10 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number (V,) per running task; tasks with equal numbers are equivalent.
+        """Return a number (V,) per running task; victims with equal numbers are interchangeable.
 
-        The number is -1 for tasks whose eviction does not help the class. Returns None if no
-        eviction helps the class.
+        The number is -1 for tasks whose eviction does not help the task class. Returns None if no
+        eviction helps the task class.
         """
 
 
@@ -84,9 +84,10 @@ class Entitling(Protocol):
     """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """True if a pod may be reclaimed for each resource that it uses and its queue deserves.
+    """True if a queue may lose a pod once it exceeds its deserved share of a resource of the pod.
 
-    If False, a pod may be reclaimed only for resources that the reclaiming gang requests.
+    If False, the queue must exceed its deserved share of a resource that the reclaiming gang
+    requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
@@ -251,7 +252,7 @@ class RuleSet:
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return a copy in which custom rules are wrapped; `faults` records their errors."""
+        """Return a copy that catches the errors of custom rules and records them in `faults`."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -277,9 +278,9 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs in classes of their own, and arrays (G,) to split classes.
+        """Return the mask (G,) of gangs that each form a gang class, and arrays (G,) of integers.
 
-        The arrays are the integer results of `Rule.distinguish_gangs`, one per rule.
+        The arrays are the integer results of `Rule.distinguish_gangs`; each splits gang classes.
         """
         rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -309,11 +310,11 @@ class RuleSet:
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
-        """Hard rules for which the placement of a class may depend on other tasks on the node."""
+        """Hard rules for which the nodes of a task class may depend on other tasks on the nodes."""
         return select_overriding(self.hard, "ties_nodes")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether some hard rule ties a class's placement to other tasks on the node."""
+        """Return whether, by a hard rule, the nodes of a task class depend on other tasks there."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
@@ -335,16 +336,16 @@ class RuleSet:
         )
 
     def enables(self, name: str, switch: Switch) -> bool:
-        """Return whether the policy enables a rule, and also the given switch of its plugin."""
+        """Return whether the policy enables both a rule and the given switch of its plugin."""
         found = self.find_rule(name)
         return found is not None and switch in found.switches
 
 
 def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
-    """Return the rules that override at least one of the given methods.
+    """Return the rules that override at least one of the given methods of `Rule`.
 
-    A session calls these methods for every task class, and inherited methods do nothing. The caller
-    calls only the returned rules.
+    A session calls these methods for every task class. Inherited methods have no effect, so callers
+    skip them.
     """
     return tuple(
         rule

@@ -108,7 +108,7 @@ class SessionInput:
         """Return the input without custom actions; record that custom actions violated a rule."""
         message = f"is left out, as no plan with it kept every rule: {broken_rule}"
         for proposer in self.policy.proposers:
-            proposer.object(message, self.faults)
+            proposer.record_invalid(message, self.faults)
         return replace(self, policy=replace(self.policy, proposers=()))
 
     def without_gangs(self, blocked: Mapping[str, Reason]) -> SessionInput:

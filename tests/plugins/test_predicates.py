@@ -18,7 +18,7 @@ from optsched.cluster.selectors import (
 )
 from optsched.cluster.snapshot import Claim
 from optsched.cluster.task import DeviceRequest, HostPort, TaskShape
-from optsched.plugins.devices.gpu_shares import packs
+from optsched.plugins.devices.gpu_shares import Holding
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
@@ -251,14 +251,15 @@ def part(milli: int) -> TaskShape:
     ],
 )
 def test_parts_are_packed_in_whatever_way_fits(parts: list[int], devices: int, fits: bool) -> None:
-    assert packs(sorted(parts, reverse=True), devices) is fits
+    assert Holding(devices, 0, tuple(sorted(parts, reverse=True))).fits is fits
 
 
 @pytest.mark.timeout(20)
 def test_packing_that_fails_does_not_take_for_ever() -> None:
     # The 23 shares add up to 5 960 of 6 000 thousandths; trying every order would be too slow.
     parts = {410: 2, 350: 5, 310: 4, 290: 2, 230: 2, 170: 2, 130: 6}
-    assert not packs([part for part, number in parts.items() for _ in range(number)], 6)
+    shares = tuple(part for part, number in parts.items() for _ in range(number))
+    assert not Holding(6, 0, shares).fits
 
 
 def test_parts_share_a_device_and_whole_gpus_do_not() -> None:

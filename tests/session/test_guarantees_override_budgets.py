@@ -10,7 +10,7 @@ import pytest
 from optsched.cluster.decisions import Evict, LevelStatus
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Queue
-from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, Claims, Victims
+from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, GuaranteedReclaims, Victims
 from optsched.plugins.verification.world import World
 from tests.session.test_guarantees_hold import contest, cpus
 from tests.session.test_victims import decide, evicted, runs
@@ -238,7 +238,7 @@ def test_the_verifier_counts_only_the_other_victims() -> None:
 
 def overriding(snapshot: Snapshot) -> dict[str, str]:
     plan = decide(snapshot)
-    return Claims(World(snapshot, plan.actions)).find_reclaims()
+    return GuaranteedReclaims(World(snapshot, plan.actions)).find_reclaims()
 
 
 def test_each_reclaim_within_a_guarantee_is_known() -> None:
@@ -266,7 +266,7 @@ def test_only_gangs_that_fit_the_guarantee_together_reclaim_within_it() -> None:
     both = cluster([node("n", 8)], [holds, *gangs], snapshot.queues, now_ms=10)
     plan = decide(both)
     assert len(evicted(plan)) == 6
-    found = Claims(World(both, plan.actions)).find_reclaims()
+    found = GuaranteedReclaims(World(both, plan.actions)).find_reclaims()
     assert len(found) == 3
     preemptors = {a.task: a.preemptor for a in plan.actions if isinstance(a, Evict)}
     assert len({preemptors[task] for task in found}) == 1

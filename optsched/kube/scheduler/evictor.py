@@ -52,7 +52,7 @@ from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import DisruptionReset, mark_disruption, write_key
-from optsched.plugins.eviction.victims import Claims, covers
+from optsched.plugins.eviction.victims import GuaranteedReclaims, covers
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World
 
@@ -465,7 +465,7 @@ class Evictor:
             return {}
         world = World(snapshot, plan.actions)
         found = {}
-        for key, queue in Claims(world).find_reclaims().items():
+        for key, queue in GuaranteedReclaims(world).find_reclaims().items():
             task = world.task_by_key[key]
             budgets = tuple(budget.key for budget in snapshot.budgets if covers(budget, task))
             found[key] = _Override(queue, budgets, snapshot.taken_ms)

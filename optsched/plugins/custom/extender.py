@@ -1,8 +1,8 @@
-"""The plugin `extender`: calls to an external service, and replay of recorded replies.
+"""The plugin `extender`: calls to an external HTTP service, and replay of recorded replies.
 
 Mathematics: models/formulation/extender.md. The rule sends all calls through a port (`Outside`). In
-a live session, the port calls the service and records the replies. A session on a snapshot with
-recorded calls replays the replies and does not call the service.
+a live session, the port calls the service and records the replies. In a session on a snapshot with
+recorded calls, the port replays the replies and does not call the service.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_RECORD = "no reply has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The call verbs; a value is the name of the Volcano argument without its suffix `Verb`."""
+    """The kinds of calls; each value is a Volcano argument's name without its suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -59,9 +59,10 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. The verb determines which of the other attributes are set.
+        The kind of call, which determines the other attributes that are set.
     task
-        A pending task that stands for all equal tasks. In calls about victims, the preempting task.
+        The pending task for which the call is made; the reply applies to all equal tasks. In calls
+        about victims, the preempting task.
     nodes
         Candidate nodes for the task.
     victims
@@ -83,7 +84,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The key of the call in the records: its verb and the names of its objects."""
+        """The key of the call in recordings: its verb and the names of its objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -113,13 +114,13 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply as JSON for the record."""
+        """The reply as JSON, as it is recorded."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
         return json.dumps(kept, sort_keys=True)
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Parse a recorded reply; raises `ValueError` if the text is not a valid record."""
+        """Parse a recorded reply; raises `ValueError` if `text` is not a JSON object."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -223,8 +224,8 @@ class Extender(Rule):
     ignorable
         True if failed calls are ignored. If False, a gang waits when a call for it fails.
     managed
-        Resources that the service manages. No calls are made for tasks that request no managed
-        resource. If `managed` is empty, calls are made for all tasks.
+        The resources that the service manages; empty if it manages all. The rule makes calls only
+        for tasks that request a managed resource.
     outside
         The port that sends the calls.
 
@@ -255,10 +256,8 @@ class Extender(Rule):
             self.manages(task.shape.request) for task in gang.tasks
         )
 
-    # --- hard ------------------------------------------------------------------------------------
-
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return why the service rejects nodes for a task (and equal tasks), keyed by node."""
+        """Return why the service rejects nodes for a task and all equal tasks, by node name."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -302,10 +301,8 @@ class Extender(Rule):
         most = max(reasons, key=reasons.count, default="")
         return f"did not pass the extender ({most})" if most else "did not pass the extender"
 
-    # --- score -----------------------------------------------------------------------------------
-
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes that are missing from the service's reply get the score 0."""
+        """See `Rule`. A node without a score in the service's reply gets the score 0."""
         task = problem.derived(_first_tasks)[task_class]
         if (
             task is None
@@ -326,8 +323,6 @@ class Extender(Rule):
             return None
         return np.array([scores.get(node.name, 0.0) for node in nodes], np.float64)
 
-    # --- votes -----------------------------------------------------------------------------------
-
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         return _Votes(self, problem, ledger) if any(map(self.is_configured, _VOTING)) else None
@@ -339,12 +334,10 @@ class Extender(Rule):
         status = reply.fields.get("status", ABSTAIN)
         return int(np.sign(status)) if isinstance(status, int) else ABSTAIN
 
-    # --- explain ---------------------------------------------------------------------------------
-
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`.
 
-        A reason is returned only if every call in the session reported the gang as not ready.
+        Returns a reason only if every reply in the session reported that the gang is not ready.
         """
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
@@ -392,11 +385,8 @@ class _Votes(Greedy):
     _ledger: Ledger
 
     def enqueue_vote(self, gang: int) -> int:
-        rule, candidate, known = (
-            self._rule,
-            self._problem.snapshot.gangs[gang],
-            self._rule._answers.votes,
-        )
+        rule, candidate = self._rule, self._problem.snapshot.gangs[gang]
+        known = rule._answers.votes
         if not rule.is_configured(Verb.JOB_ENQUEUEABLE) or not rule.manages_gang(candidate):
             return ABSTAIN
         if candidate.key not in known:
@@ -421,12 +411,8 @@ class _Votes(Greedy):
         return known[found.name]
 
     def holds(self, gang: int) -> bool:
-        rule, candidate, known = (
-            self._rule,
-            self._problem.snapshot.gangs[gang],
-            self._rule._answers.ready,
-        )
-        placed = self._ledger.gang_placed[gang]
+        rule, candidate = self._rule, self._problem.snapshot.gangs[gang]
+        known, placed = rule._answers.ready, self._ledger.gang_placed[gang]
         if not rule.is_configured(Verb.JOB_READY) or not rule.manages_gang(candidate):
             return True
         if (candidate.key, placed) not in known:

@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
-The module checks the results of every extension point. Each failed call is recorded as a `Fault`,
-and its result is replaced with a safe default: a failed score or order has no effect, and a failed
-hard rule rejects placements. See docs/plugins.md.
+The module checks the results of all extension points. A failed call is recorded as a `Fault` and
+returns a safe default: a failed score or order has no effect, and a failed hard rule rejects
+placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -156,13 +156,11 @@ class IsolatedRule(Rule):
         self._faults.add(fault)
         return fault
 
-    # --- hard ------------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterable[Violation]:
         """See `Rule`.
 
-        If the inner rule fails, check each gang by itself and reject the gangs for which the rule
-        fails again; if there is none, reject all gangs.
+        If the inner rule fails, check each gang alone and reject the gangs for which the inner rule
+        fails again. If it fails for no single gang, reject all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))
@@ -241,8 +239,6 @@ class IsolatedRule(Rule):
             lambda: None,
         )
 
-    # --- rows ------------------------------------------------------------------------------------
-
     def encode(self, form: Formulation) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails."""
         try:
@@ -253,8 +249,8 @@ class IsolatedRule(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
 
-        The inner rule adds no constraints to models with evictions. After the solve, `verify`
-        checks the plan.
+        In models with evictions, the inner rule adds no constraints; `verify` checks the plan after
+        the solve.
         """
         if nodes.form is not None:
             try:
@@ -268,8 +264,6 @@ class IsolatedRule(Rule):
         return self.call_with_fallback(
             "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
         )
-
-    # --- scores and orders -----------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: returns None if the inner rule fails."""
@@ -287,7 +281,7 @@ class IsolatedRule(Rule):
         )
         if score is None:
             return None
-        # The rule gets copies of the arrays, because custom code might modify them.
+        # Custom code gets copies of the arrays, because it might modify them.
         return lambda used, offered: self.call_with_fallback(
             "scorer",
             lambda: _numbers(score(used.copy(), offered.copy()), len(used)),
@@ -313,8 +307,6 @@ class IsolatedRule(Rule):
                 methods[name] = _forward_calls(call, name)
         wrapper: Greedy = type("ContainedGreedy", (Greedy,), methods)()
         return wrapper
-
-    # --- explanations ----------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
@@ -459,7 +451,7 @@ _CHECKS: dict[
     "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
     "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
-"""Maps each extension point to its result check and the default result after a failure."""
+"""Maps each extension point to its result check and to its default result after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 

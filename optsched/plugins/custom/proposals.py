@@ -1,6 +1,6 @@
 """Custom actions, which read a view of the session and return proposals.
 
-A custom action proposes placements and evictions but does not decide on them. Proposals must meet
+A custom action only proposes placements and evictions. The session accepts the proposals that meet
 the same rules as the decisions of built-in actions. An error in a custom action does not affect
 other actions. See docs/plugins.md.
 """
@@ -60,7 +60,7 @@ class View:
     waiting
         Maps the key of each gang in `gangs` to its unplaced tasks, in task order.
     free
-        Idle amounts in base units, by node name and resource.
+        Idle resources of each node in base units, by node name and resource name.
     placed
         Maps the key of each task that this session has placed so far to its node.
     nominated
@@ -99,7 +99,7 @@ class Action:
     arguments
         The arguments that the `configurations` of a policy may set for the action.
     build
-        Function that returns the `Propose` function of a custom action for given arguments; None
+        The function that builds the `Propose` function of a custom action from its arguments; None
         for a built-in action.
     origin
         The file that declares a custom action; empty for a built-in action.
@@ -123,7 +123,7 @@ class Proposer:
     def list_proposals(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
         """Return the valid proposals of the action; an empty tuple if the action raises.
 
-        An exception, and each value that is not a proposal, is recorded as a fault.
+        Exceptions and returned values that are not proposals are recorded as faults.
         """
         try:
             found: tuple[object, ...] = tuple(self.propose(view))
@@ -136,9 +136,11 @@ class Proposer:
                 case Place(str(), str()) | Displace(str(), str()):
                     valid.append(each)
                 case _:
-                    self.object(f"proposed {each!r}, not a Place or Displace with strings", faults)
+                    self.record_invalid(
+                        f"proposed {each!r}, not a Place or Displace with strings", faults
+                    )
         return tuple(valid)
 
-    def object(self, what: str, faults: Faults) -> None:
-        """Record an invalid proposal, which the string `what` describes, as a fault."""
+    def record_invalid(self, what: str, faults: Faults) -> None:
+        """Record a fault for an invalid proposal, which `what` describes."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))

@@ -52,8 +52,6 @@ class DeviceClaims(Rule):
     name = "device-claims"
     hard_switch = Switch.PREDICATE
 
-    # --- verify ----------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterator[Violation]:
         """Check that devices can be allocated to all claims of the placed tasks."""
         devices = world.snapshot.devices
@@ -96,8 +94,6 @@ class DeviceClaims(Rule):
                 grants = (DeviceGrant(key, granted.get(key, ())) for key in task.device_claims)
                 found[task.key] = tuple(grants)
         return found
-
-    # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """Allow nodes that reach the allocated devices and have devices for unallocated claims."""
@@ -165,8 +161,6 @@ class DeviceClaims(Rule):
                 if why := _refuses(requests.devices, request):
                     return Reason(ReasonCode.DEVICES, f"a claim of pod {task.key}: {why}")
         return None
-
-    # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """Number the running tasks (V,); tasks with the same allocated claims get equal numbers."""
@@ -381,7 +375,7 @@ def _with_claims(node: Node) -> tuple[Task, ...]:
     return tuple(task for task in node.residents if task.device_claims)
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 Places = dict[int, int]
@@ -596,8 +590,6 @@ class _ClaimedDevices(Greedy):
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
 
-    # --- masks -----------------------------------------------------------------------------------
-
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         own, shared, allocated = self._claims[task_class]
         kept = self._unused_ending_claims.intersection(allocated)
@@ -658,8 +650,6 @@ class _ClaimedDevices(Greedy):
         shared = (request for request, uses in sharing if uses.now)
         options = self._pools.options(node, (*self._now.get(node, ()), *shared, *now))
         return allocate_devices(options, self._pools.free(node), steps) is not None
-
-    # --- notes -----------------------------------------------------------------------------------
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         kept = self._claims[task_class].kept

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
@@ -196,8 +195,6 @@ class DeviceShare(Rule):
                 groups = () if r.npu else _groups_of(shape)
                 found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family, groups))
         return tuple(found)
-
-    # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
         """Check that the devices of each node can be allocated to all its placed tasks."""
@@ -398,8 +395,7 @@ class DeviceShare(Rule):
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints that allocate devices within their memory, core and task limits."""
-        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions = nodes.evictions
+        problem, supplied, evictions = nodes.problem, nodes.supplied, nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
         first = evictions.by_group()
@@ -416,7 +412,7 @@ class DeviceShare(Rule):
                 )
                 for k in np.flatnonzero(evictions.node == n).tolist()
             ]
-            devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
+            devices = _DeviceRows(nodes, node, _sum_holdings(node, parts), leaving)
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
@@ -722,7 +718,7 @@ def _allocate_all(
     return None
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 class _Departure(NamedTuple):
@@ -737,14 +733,14 @@ class _DeviceRows:
 
     def __init__(
         self,
-        where: tuple[Problem, LinearModel],
+        nodes: NodeModel,
         node: Node,
         used: list[Usage],
         leaving: Sequence[tuple[int, int, Sequence[Allocation]]],
     ) -> None:
-        problem, self._model = where
-        self._shapes = problem.classes.shapes
-        self._pending = int(problem.classes.num_pending.sum())
+        self._model = nodes.model
+        self._shapes = nodes.problem.classes.shapes
+        self._pending = int(nodes.problem.classes.num_pending.sum())
         self._devices, self._used = node.shared_gpus, used
         self._departures: list[list[_Departure]] = [[] for _ in node.shared_gpus]
         left = list(used)

@@ -164,7 +164,8 @@ class Holding:
     @property
     def fits(self) -> bool:
         """True if the GPU shares fit on the GPUs that are not allocated whole."""
-        return packs(self.parts, self.devices - self.whole)
+        unused = self.devices - self.whole
+        return unused >= 0 and _pack(self.parts, (WHOLE,) * unused, set())
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
         """Return the state with `number` more equal tasks, or fewer if `number` is negative."""
@@ -181,13 +182,6 @@ def shares_devices(problem: Problem) -> bool:
         return True
     residents = problem.snapshot.resident_shapes
     return any(shape.device is not None and share_milli(shape) for shape in residents)
-
-
-def packs(parts: Sequence[int], devices: int) -> bool:
-    """Return whether GPU shares, sorted in descending order, fit on a number of idle GPUs."""
-    if devices < 0 or sum(parts) > devices * WHOLE:
-        return False
-    return _pack(tuple(parts), (WHOLE,) * devices, set())
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:

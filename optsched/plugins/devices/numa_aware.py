@@ -144,8 +144,6 @@ class NumaAware(Rule):
 
     weight: int = 1
 
-    # --- hard ------------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterator[Violation]:
         """Check that all tasks of a node can be assigned to its NUMA nodes."""
         for name, placed in world.placed_on.items():
@@ -253,8 +251,6 @@ class NumaAware(Rule):
             requested = _choose_cells(model, layout, containers)
             _split_requests(model, free, requested, goes, int(num_pending.max(initial=0)))
 
-    # --- order -----------------------------------------------------------------------------------
-
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """Return scores that prefer nodes on which a pod with a policy uses few NUMA nodes."""
         if not self.weight or not requested_policy(problem.classes.shapes[task_class]):
@@ -325,7 +321,7 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
     return " and ".join([*parts, *([count_noun(gpus, "GPU")] if gpus else [])])
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"

@@ -54,8 +54,6 @@ class Proportions(Rule):
 
     proportions: tuple[KeptPerDevice, ...] = ()
 
-    # --- verify ----------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterator[Violation]:
         """Check the rule on each node, with the node's tasks in the most favourable order."""
         for name, placed in world.placed_on.items():
@@ -82,8 +80,6 @@ class Proportions(Rule):
     def _requests_device(self, task: Task) -> bool:
         requested = dict(task.shape.request)
         return any(requested.get(p.device, 0) for p in self.proportions)
-
-    # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return True for classes without devices, which must leave resources for idle devices."""
@@ -132,8 +128,6 @@ class Proportions(Rule):
                     if len(use.variables):
                         upper = int(slack[n]) + big
                         form.model.add_rows(0, use.variables, use.coefficients, upper=upper)
-
-    # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no node has a device for which resources are reserved."""

@@ -19,7 +19,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
-from optsched.plugins.eviction.victims import Claims, covers
+from optsched.plugins.eviction.victims import GuaranteedReclaims, covers
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
@@ -225,14 +225,16 @@ class Entitled(Rule):
             yield Violation(self.name, "reclaim", "no rule of the policy defines deserved shares")
             return
         shares = _Shares(world, due, by_use=by_use)
-        claims = Claims(world)
+        guaranteed = GuaranteedReclaims(world)
         for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
             requested = sorted(summed(task_usage(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
             # A reclaim within a guarantee may take the lending queue below its deserved share.
-            returned = [task for task in reclaim.tasks if claims.find_guarantee(gang, task) is None]
+            returned = [
+                task for task in reclaim.tasks if guaranteed.find_guarantee(gang, task) is None
+            ]
             units = list(_list_units(world, reclaim, preemptor))
             for where, detail in (
                 *shares.find_excess_claims(borrower, lender, requested),

@@ -251,8 +251,6 @@ class Rescheduling(Rule):
     fresh_ms: int = 300_000
     weight: int = 10
 
-    # --- nodes -----------------------------------------------------------------------------------
-
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
         """Return a node's utilization in millionths, or None if no recent measurement exists."""
         load, offered = node.load, node.offers
@@ -277,8 +275,6 @@ class Rescheduling(Rule):
         used = self.measured_use(node, now_ms)
         low = self.strategy.low_ppm
         return used is not None and not node.unschedulable and all(used[r] <= low[r] for r in used)
-
-    # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
         """See `Mover`."""
@@ -342,8 +338,6 @@ class Rescheduling(Rule):
             if not self.excess(world.snapshot.node_by_name[eviction.node], now_ms):
                 where = f"task {eviction.task}"
                 yield Violation(self.name, where, f"node {eviction.node} is not above its target")
-
-    # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`. Overutilised nodes get the lowest score for every task class."""

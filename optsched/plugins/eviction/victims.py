@@ -149,7 +149,7 @@ class Victims(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         seen: dict[str, Evict] = {}
-        claims = Claims(world)
+        guaranteed = GuaranteedReclaims(world)
         for eviction in world.evictions:
             where = f"task {eviction.task}"
             if eviction.task in seen:
@@ -159,7 +159,7 @@ class Victims(Rule):
             if not problem and eviction.action != SHUFFLE:
                 # Annotations do not protect a task against a reclaim within a guarantee.
                 refusal = _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
-                if refusal and claims.find_used_guarantee(eviction) is None:
+                if refusal and guaranteed.find_used_guarantee(eviction) is None:
                     problem = refusal
             if problem:
                 yield Violation(self.name, where, problem)
@@ -167,7 +167,7 @@ class Victims(Rule):
         for budget in world.snapshot.budgets:
             counted = [e for e in evicted if covers(budget, world.task_by_key[e.task])]
             if len(counted) > budget.allowed and budget.yields_to_guarantees:
-                counted = [e for e in counted if claims.find_used_guarantee(e) is None]
+                counted = [e for e in counted if guaranteed.find_used_guarantee(e) is None]
             if len(counted) > budget.allowed:
                 detail = f"{len(counted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
@@ -314,7 +314,7 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
     return bool(task.cooldown_ms) and now_ms < task.started_ms + task.cooldown_ms
 
 
-class Claims:
+class GuaranteedReclaims:
     """Finds the gangs that may reclaim protected victims.
 
     Annotations, and disruption budgets that yield to guarantees, do not protect victims from gangs

@@ -115,8 +115,6 @@ class EmptyCluster:
         # Allocatable amounts (N, R), stored by column because they are read by resource.
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
-    # --- minimums --------------------------------------------------------------------------------
-
     def minimum(self, gang: int) -> Minimum:
         """Return the pods that a gang still needs to start, or one pod for a started gang."""
         problem = self.problem
@@ -165,8 +163,6 @@ class EmptyCluster:
             if item.role in roles:
                 roles[item.role] += len(more)
         return Minimum(tuple(items), whole, tuple(roles.items()))
-
-    # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what is missing for a gang's minimum, or None if the minimum fits or may fit."""
@@ -356,8 +352,6 @@ class _Nodes:
                 found.append((members, len(np.unique(domains))))
         return tuple(found)
 
-    # --- rules on single nodes -------------------------------------------------------------------
-
     def _admits(self, k: int, counts: tuple[int, ...]) -> bool:
         """Return whether the rules allow `counts` pods of each item on a node of class `k`."""
         if k not in self._worlds:
@@ -382,8 +376,6 @@ class _Nodes:
             self.refusing.update(dict.fromkeys(refusing))
             known = world.known[counts] = not refusing
         return known
-
-    # --- shortage --------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
         """Return the resources or plugins that prevent the pods of the minimum from fitting."""

@@ -104,8 +104,6 @@ class Packing:
         lacking: I64 = np.maximum(short, by_role)
         return lacking
 
-    # --- bounds ----------------------------------------------------------------------------------
-
     def singles(self) -> I64:
         """Return the number (K, I) of each item's pods that fit on an empty node of each class."""
         found = np.where(self.is_open, self.count, 0)
@@ -172,8 +170,6 @@ class Packing:
                 left[i] -= taken
                 open_number -= taken
         return chosen
-
-    # --- packings --------------------------------------------------------------------------------
 
     def fits_greedily(self, singles: I64) -> bool:
         """Return whether one of a few greedy packings places an entire minimum."""

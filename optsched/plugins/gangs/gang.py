@@ -43,8 +43,6 @@ class Gang(Rule):
     name = "gang"
     hard_switch = Switch.JOB_READY
 
-    # --- verify ----------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for key, placed in world.placed_of.items():
@@ -101,8 +99,6 @@ class Gang(Rule):
                 detail = f"{amount_text(resource, amount)} needed, {free.get(resource, 0)} idle"
                 yield Violation(self.name, "minResources", detail)
 
-    # --- encode ----------------------------------------------------------------------------------
-
     def encode(self, form: Formulation) -> None:
         """Add constraints that started gangs place their minimum, in total and per role.
 
@@ -148,14 +144,10 @@ class Gang(Rule):
                 upper=max(int(free[r]), 0),
             )
 
-    # --- greedy ----------------------------------------------------------------------------------
-
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         switch = _OrderWithMinResources if problem.shapes.least.any() else _Order
         return switch(problem, ledger)
-
-    # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason is that minResources exceeds the idle amounts of the cluster."""
@@ -242,12 +234,12 @@ class _Order(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
+        # Tasks that each gang still needs; negative if it runs more tasks than its minimum.
         self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
-        self._least_of: list[int] = problem.min_member.tolist()
-        self._ready: list[int] = problem.num_ready.tolist()
+        self._is_running: list[bool] = (problem.num_ready > 0).tolist()
         self._problem = problem
-        self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # accounts for `gang_log[:_log_read]`
+        # Gangs that run more than their minimum, up to `_log_read` in `gang_log`.
+        self._has_spare: Bool = problem.num_ready > problem.min_member
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
@@ -262,7 +254,7 @@ class _Order(Greedy):
             loser = int(gang_of[v])
             if loser not in spare:
                 gained = ledger.gang_placed[loser] - ledger.gang_evicted[loser]
-                spare[loser] = self._ready[loser] + gained - self._least_of[loser]
+                spare[loser] = gained - self._need[loser]
             if spare[loser] > 0:
                 spare[loser] -= 1
                 chosen.append(v)
@@ -275,7 +267,7 @@ class _Order(Greedy):
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
-            self._has_spare[other] = self._spare[other] + gained > 0
+            self._has_spare[other] = gained > self._need[other]
         self._log_read = len(ledger.gang_log)
         reach: Bool = self._has_spare[running_tasks(self._problem).gang_of]
         return reach
@@ -294,7 +286,7 @@ class _Order(Greedy):
     def gang_key(self, gang: int) -> tuple[float, ...]:
         if self._ledger.gang_placed[gang] >= self._need[gang]:
             return (2.0,)
-        return (0.0,) if self._ready[gang] else (1.0,)
+        return (0.0,) if self._is_running[gang] else (1.0,)
 
 
 class _OrderWithMinResources(_Order):
@@ -347,8 +339,6 @@ class SubGroups(Rule):
     name = "sub-groups"
     hard_switch = Switch.SUB_JOB_READY
 
-    # --- verify ----------------------------------------------------------------------------------
-
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for key, placed in world.placed_of.items():
@@ -378,15 +368,11 @@ class SubGroups(Rule):
                     detail = f"{groups} of {name} would run, minSubGroups is {policy.min_groups}"
                     yield Violation(self.name, where, detail)
 
-    # --- greedy ----------------------------------------------------------------------------------
-
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. `solver.greedy.topology` decides which subgroups are placed."""
         return (
             _SubGroupCounts(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
         )
-
-    # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`. Selects gangs for which the model chooses the subgroups that start."""

@@ -47,14 +47,14 @@ class Placement(NamedTuple):
 class World:
     """A snapshot and the actions of a plan, with mappings that the verifier uses.
 
-    Actions that name unknown tasks, gangs or nodes are ignored here; the rule `well-formed` reports
-    them. Placements are checked in the world `after`, where the victims of the plan are
+    The mappings leave out actions that name unknown tasks, gangs or nodes; the rule `well-formed`
+    reports them. Placements are checked in the world `after`, where the victims of the plan are
     terminating.
 
     Attributes
     ----------
     unsettled
-        In the world `once_settled`, the snapshot before terminating pods ended; None in other
+        The snapshot before the terminating pods ended, in the world `once_settled`; None in other
         worlds.
 
     """
@@ -87,7 +87,7 @@ class World:
     @property
     def after(self) -> World:
         """The world after evictions: victims are terminating, moved tasks are nominated."""
-        # A `World` that cached itself would be freed only by a full garbage collection.
+        # A `World` in its own cache would be freed only by a full garbage collection.
         if not self.evictions:
             return self
         if "after" in self._worlds:
@@ -184,7 +184,7 @@ class World:
 
     @cached_property
     def total(self) -> Mapping[str, int]:
-        """The total allocatable amounts of all ready nodes, by resource."""
+        """The total allocatable resources of all ready nodes."""
         ready = [n for n in self.snapshot.nodes if n.ready]
         kinds = {n.allocatable: n for n in ready}
         numbers = Counter(n.allocatable for n in ready)
@@ -194,15 +194,15 @@ class World:
         )
 
     def offers(self, node: Node) -> dict[str, int]:
-        """Return the allocatable amounts of a node.
+        """Return the allocatable resources of a node.
 
-        Resources that count a DeviceClass's devices for queue quotas are unlimited on nodes.
+        A resource that counts the devices of a DeviceClass for queue quotas is unlimited on nodes.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
-        """The resources of gangs and queues that count devices of a DeviceClass."""
+        """Resources that count the devices of a DeviceClass, of all gangs and queues."""
         named = {resource for stake in self.stakes for resource in stake.class_quotas}
         for queue in self.snapshot.queues:
             for part in (queue.capability or (), queue.deserved, queue.guarantee):
@@ -230,7 +230,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Resource usage before the plan, per queue and without child queues (see `Stake`)."""
+        """Resources that gangs directly in each queue hold before the plan (`Stake.held`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -239,7 +239,7 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Requests of tasks that the plan binds or nominates, per queue, without child queues."""
+        """Total requests of the tasks that the plan binds or nominates directly in each queue."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
@@ -262,7 +262,7 @@ class World:
         return list(found.values())
 
     def ancestors_apart(self, name: str, other: str) -> list[Queue]:
-        """Return a queue and its ancestors, without the ancestors shared with another queue."""
+        """Return a queue and its ancestors, except those that are ancestors of queue `other`."""
         by_name = self.snapshot.queue_by_name
         theirs = {queue.name for queue in self.ancestors(by_name[other])}
         return [queue for queue in self.ancestors(by_name[name]) if queue.name not in theirs]
@@ -301,29 +301,27 @@ def _find_closed_reason(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the amounts that a task uses on its node, including one unit of `pods`."""
+    """Return the resources that a task uses on its node, including one unit of `pods`."""
     return {**dict(task.shape.request), PODS: 1}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The resource amounts of a gang that count toward its queue.
-
-    Gangs with equal attributes share one object.
+    """The resources of a gang that count toward its queue; equal gangs share one object.
 
     Attributes
     ----------
     held
-        The total amounts of the bound, running and expected tasks.
+        The total requests of the bound, running and expected tasks.
     claimed
-        The amounts in `held` plus those of the tasks that this session evicts.
+        The total requests of the tasks in `held` and of the tasks that this session evicts.
     requested
         The total requests of the pending tasks that could be placed.
     nominated
-        (node, amounts) pairs: the total requests of the pending tasks nominated to each node,
-        sorted by node name.
+        (node, requests) pairs, sorted by node name: the total requests of the pending tasks that
+        are nominated to each node.
     class_quotas
-        The resources of the gang that count devices of a DeviceClass.
+        The resources of the gang that count the devices of a DeviceClass.
 
     """
 
@@ -361,13 +359,13 @@ STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
-    """Add the amounts of `part` to `totals`, in place."""
+    """Add the resources in `part` to `totals`, in place."""
     for name, amount in part.items():
         totals[name] = totals.get(name, 0) + amount
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the total of several amounts, per resource."""
+    """Return the sum of several resource lists."""
     totals: dict[str, int] = {}
     for part in parts:
         add_into(totals, part)

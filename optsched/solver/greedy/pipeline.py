@@ -389,7 +389,7 @@ class _Pipeline:
             self._placing,
             self._evicting if self._options.gated else None,
             self._can_be_placed,
-            lambda what: proposer.object(what, faults),
+            lambda what: proposer.record_invalid(what, faults),
         )
         untried: list[int] = self._placing.with_untried_tasks(self._candidates()).tolist()
         gangs = list(self.iterate_gangs(untried))
