@@ -108,7 +108,7 @@ class Ledger:
         return [idle + leaving - nominated for idle, leaving, nominated in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record that placed tasks with the total request `amounts` wait for terminating pods."""
+        """Record that nominated tasks will use `amounts` (R,) of terminating pods' capacity."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._nominated_total[r] += amount

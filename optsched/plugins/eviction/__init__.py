@@ -1,1 +1,1 @@
-"""Victims: which pods may be evicted or moved, for which gang, and when an eviction is useful."""
+"""Victims: which pods may be evicted or moved, for which gangs, and which evictions are needed."""

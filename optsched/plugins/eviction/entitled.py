@@ -1,7 +1,7 @@
 """The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its queue. A
-queue reclaims its deserved share from queues that use more than their own deserved shares.
+queue reclaims its deserved share from queues that exceed their deserved shares.
 Annotations do not protect pods that are reclaimed within a guarantee
 (models/formulation/victims.md). A gang that loses pods keeps its minimum number of pods, or all its
 pods are evicted. The tiered votes of Volcano's plugins apply only in sessions without a solver.
@@ -45,9 +45,8 @@ class Floors:
         (V,) mask of running tasks that are protected only by annotations; all False if no queue has
         a guarantee.
     overridable
-        (V,) mask of running tasks that are protected only by annotations or by exhausted budgets
-        that yield to guarantees. Equal to `waivable` if no disruption budget yields to
-        guarantees.
+        (V,) mask of running tasks that are protected only by annotations or by exhausted
+        disruption budgets that yield to guarantees; equals `waivable` without such budgets.
     yielding
         (V,) mask of running tasks that are covered by a disruption budget that yields to
         guarantees; all False if no queue has a guarantee.
@@ -72,20 +71,20 @@ class Floors:
     def waived(
         self, queue: int, request: I64, least: I64, held: I64, *, overrides_budgets: bool = False
     ) -> Bool:
-        """Return the protected running tasks that a gang of a queue may reclaim.
+        """Return the protected running tasks that a gang may reclaim within a guarantee.
 
         Parameters
         ----------
         queue
             Index of the gang's queue.
         request
-            (E, R) requests of the gang's unplaced tasks.
+            (E, R) request of one task of each set of equal tasks of the gang.
         least
-            (R,) the smallest amount of each resource with which the gang can place a task.
+            (R,) a lower bound on the total request of the tasks that the gang must place.
         held
             (Q, R) resources that each queue and its descendants hold.
         overrides_budgets
-            Whether the gang may exceed budgets that yield to guarantees.
+            Whether the gang may exceed disruption budgets that yield to guarantees.
 
         Returns
         -------
@@ -100,9 +99,10 @@ class Floors:
         return waived
 
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks of other queues that a gang may reclaim within its queue's guarantee.
+        """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The method ignores annotations. Parameters and result are as in `waived`.
+        The guarantee is that of the gang's queue or of an ancestor queue. The method ignores
+        protection. Parameters and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -117,7 +117,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """The mask (Q,) of queues that hold less of some resource than their guarantee."""
+        """The mask (Q,) of queues that use less of some resource than their guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -131,14 +131,14 @@ GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 @dataclass(frozen=True, eq=False)
 class Entitled(Rule):
-    """Preempt by priority within a queue, reclaim by deserved shares, and keep gang minimums.
+    """Rule: gangs preempt by priority, reclaim by deserved shares, and victims keep minimums.
 
     Attributes
     ----------
     rules
         The rule set of the policy.
     reach
-        The allowed actions: preempt, reclaim, both or none.
+        The actions that may evict: preempt, reclaim, both or none.
 
     """
 
@@ -163,11 +163,11 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
             if task is None or gang is None or preemptor is None:
-                continue  # `Victims` reports unknown tasks and gangs, so this rule skips them.
+                continue  # `Victims` reports unknown tasks and gangs.
             problem = _unentitled(world, eviction, gang, preemptor)
             is_loose = bool(preemptor.is_loose or preemptor.sub_groups)
             if eviction.action == PREEMPT and not (is_loose or self.rules.preempts_for_growth):
-                # Some policies allow only gangs below their minimum to preempt other gangs.
+                # The policy allows only gangs below their minimum to preempt other gangs.
                 ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
                 if gang.key != preemptor.key and not is_below_minimum(preemptor, ready):
                     problem = problem or f"preempted for {preemptor.key}, which has its minimum"
@@ -181,22 +181,22 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield the needless victims of each preemptor, except victims that a reclaim requires.
+        """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
 
-        Each yielded pair contains the victims' keys and the preemptor's key.
+        Victims without which a reclaim would break the rule on shares are needed.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
             actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-            # A reclaiming queue must use at most its deserved share after all evictions. A reclaim
-            # may therefore require that the queue loses pods of its own.
+            # A reclaiming queue must use at most its deserved share after all evictions, so it may
+            # have to lose pods of its own.
             if next(self._verify_shares(World(world.snapshot, actions)), None) is None:
                 yield victims, by
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """Check that each gang with victims keeps its minimum or loses all pods on ready nodes.
 
-        Pods on nodes that are not ready are never victims, because no gang can use their resources.
+        Pods on nodes that are not ready are no victims, because no gang can use their resources.
         """
         ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
@@ -211,7 +211,11 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaiming queues' usage at the end, and lending queues' usage at each reclaim."""
+        """Check the deserved shares and guarantees of the queues between which gangs reclaim.
+
+        The usage of a reclaiming queue is checked after all evictions, and the usage of a lending
+        queue after each reclaim.
+        """
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -231,7 +235,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # A reclaim within a guarantee may take the lending queue below its deserved share.
+            # A reclaim within a guarantee may leave the lending queue below its deserved share.
             returned = [
                 task for task in reclaim.tasks if guaranteed.find_guarantee(gang, task) is None
             ]
@@ -249,7 +253,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the victims of `reclaim`, keyed by preempting gang and lending queue.
+    """Return the victims of the action `reclaim` by preempting gang and lending queue.
 
     Evictions to which the preemptor is not entitled are omitted.
     """
@@ -270,24 +274,24 @@ def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
 
 @dataclass(slots=True)
 class _Reclaim:
-    """A gang's reclaim victims in one queue, and the last one's index among all evictions."""
+    """The victims that a gang reclaims from one queue; `last` is the index of the last eviction."""
 
     tasks: list[Task]
     last: int
 
 
 class _Unit(NamedTuple):
-    """The victims of a gang or subgroup, some of which must be evicted together.
+    """The victims of a gang or subgroup of which some must be evicted together.
 
     Attributes
     ----------
     tasks
-        The keys of the victims.
+        The keys of all these victims.
     uses
-        The resources used by the tasks that are evicted together.
+        The resources that the victims evicted together use.
     usage
-        An upper bound on the usage of the tasks that are evicted together, excluding tasks that
-        are evicted later.
+        An upper bound, by resource, on what the victims evicted together use; victims evicted later
+        do not count.
 
     """
 
@@ -297,10 +301,10 @@ class _Unit(NamedTuple):
 
 
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
-    """Yield the units (victims that a gang or subgroup loses together) of a reclaim's gangs.
+    """Yield the units (victims that a gang or subgroup loses together) of a reclaim.
 
-    To evict an entire gang, single tasks are evicted first, until only the gang's minimum is left;
-    the remaining tasks form one unit. The same applies to a subgroup, whose minimum is its size.
+    A gang that loses all its tasks first loses single tasks down to its minimum, and then the other
+    tasks as one unit. So does a subgroup, whose minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -327,11 +331,11 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
 def _make_unit(
     victims: Sequence[Task], mine: Sequence[Task], up_to_now: Container[str], number: int
 ) -> _Unit:
-    """Return the unit of `number` tasks evicted together among a gang's or subgroup's victims.
+    """Return the unit of `number` tasks that are evicted together among `victims`.
 
-    `mine` contains the victims of one preemptor. The unit's usage of a resource assumes that as
-    many of the `number` tasks as possible are tasks of `mine` that do not use the resource, and
-    that the other tasks are the victims with the largest usage.
+    `mine` are the victims of one preemptor. The usage of a resource is bounded as if the unit
+    contained as many tasks of `mine` without the resource as possible, and otherwise the victims
+    that use most of it.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -344,11 +348,10 @@ def _make_unit(
 
 
 class _Shares:
-    """What queues use and deserve, per resource, at each step of a replay of the evictions.
+    """The usage and the deserved share of each queue while the evictions of a plan are replayed.
 
-    Evictions are replayed in the order of the plan. The used resources include all placements of
-    the plan from the first eviction on. The amounts of a queue include the amounts of its
-    descendants.
+    Evictions are replayed in the order of the plan. From the first eviction on, the usage of a
+    queue includes all placements of the plan. A queue's usage includes that of its descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -383,7 +386,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return the resources that a queue and its descendants use after the given evictions."""
+        """Return the usage of a queue and its descendants without the resources in `evicted`."""
         if queue.name not in self._held:
             before: dict[str, int] = {}
             for name in self._world.descendants_by_queue[queue.name]:
@@ -402,7 +405,7 @@ class _Shares:
     def find_excess_claims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield reclaiming queues, and their ancestors, that would exceed their deserved share."""
+        """Yield each reclaiming queue or ancestor that exceeds its deserved share, and how."""
         chain = self._world.ancestors_apart(name, lender)
         if not any(self._select_deserved(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
@@ -421,12 +424,11 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that lose a unit while they use no more than their deserved share.
+        """Yield each lending queue that loses a task or unit while within its deserved share.
 
-        A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and the units of several tasks that it loses.
-        `_group_victims` selects the resources to compare. A victim that uses none of the compared
-        resources may always be reclaimed.
+        `returned` contains the tasks that the queue loses, and its units: tasks that a gang loses
+        together. `_group_victims` selects the resources to compare. A victim that uses none of
+        these resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._world.ancestors_apart(name, borrower):
@@ -453,17 +455,13 @@ class _Shares:
         tasks: Sequence[Task],
         units: Sequence[_Unit],
     ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
-        """Return victims grouped by the resources of which the queue must use more than its share.
+        """Return the victims by compared resources and by units (indices in `units`).
 
-        For each group, the queue must exceed its deserved share of at least one of the group's
-        resources. If `_by_use` is True, a group's resources are those with a deserved share that
-        its victims use. If `_by_use` is False, a group's resources are the requested resources for
-        which the queue has a deserved share.
-
-        If `_by_use` is True, the grouping also depends on the units that contain a victim. A unit
-        counts only if it uses a resource that has a deserved share and that the victim itself does
-        not use. For a group with such units, it also suffices that the queue exceeds its share of a
-        resource that one of these units uses.
+        The queue must exceed its deserved share of at least one compared resource, or of a resource
+        that one of the units uses. If `_by_use` is True, the compared resources of a victim are
+        those that it uses and of which the queue has a deserved share; its units are those that
+        contain it and use another such resource. If `_by_use` is False, the compared resources are
+        the requested ones of which the queue has a deserved share, and there are no units.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
@@ -490,10 +488,7 @@ class _Shares:
     def find_unrelated_victims(
         self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
     ) -> Iterator[tuple[str, str]]:
-        """Yield victims that use none of the requested resources, if `returns_by_use` is set.
-
-        A victim is skipped if another task of its unit uses a requested resource.
-        """
+        """Yield each victim if neither it nor its units use a requested resource (`_by_use`)."""
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             uses = {r for r, n in task_usage(task).items() if n}
@@ -504,7 +499,7 @@ class _Shares:
     def find_broken_guarantees(
         self, name: str, borrower: str, tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues whose usage would fall below their guarantee."""
+        """Yield each lending queue whose usage falls below its guarantee, and how."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)

@@ -39,12 +39,12 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """Excess load per node, and the load that other nodes can absorb, for K measures such as CPU.
+    """The excess load of nodes and the load that other nodes can absorb, in K measures (e.g. CPU).
 
     Attributes
     ----------
     excess
-        (N, K) usage of each node minus the target; zero or negative for nodes within the target.
+        (N, K) usage of each node minus its target; at most 0 for nodes within their target.
     space
         (N, K) additional load that each node can absorb.
     is_open
@@ -52,8 +52,8 @@ class Relief:
     uses
         (V, K) the assumed usage of each running task.
     fits
-        True if a task is moved only when a single node has enough space for it. If `fits` is False,
-        it suffices that the total `space` of all nodes is large enough for the task.
+        True if a task is moved only when the `space` of a single node suffices for it. If False,
+        the total `space` of all nodes must suffice.
 
     """
 
@@ -66,7 +66,7 @@ class Relief:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moves:
-    """The tasks that one plugin proposes to move.
+    """The running tasks that one plugin proposes to move.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ class Moves:
     period_ms
         The minimum time between two rounds of evictions by the plugin, in milliseconds.
     most
-        The maximum number of a gang's tasks that may be evicted together, by gang index. A gang
-        that is not in the mapping has no limit.
+        The maximum number of tasks of a gang that one round may evict, by gang index. Other gangs
+        have no limit.
     whole
-        Indices of gangs that may be evicted entirely if no individual task can be evicted alone.
+        Indices of gangs that may be evicted as a whole if their minimums protect every task.
     relief
-        The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
-        only while its node has excess load.
+        The excess load of nodes: a task is moved only while its node has excess load. None to move
+        all tasks.
 
     """
 
@@ -97,7 +97,7 @@ class Moves:
 
 @runtime_checkable
 class Mover(Protocol):
-    """A rule that moves running tasks to other nodes in the action `shuffle`."""
+    """A rule that proposes moves of running tasks for the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
         """Return the running tasks to move to other nodes, or None if there are none."""
@@ -121,7 +121,7 @@ def list_moves_of(world: World, plugin: str) -> list[Evict]:
 
 
 def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
-    """Return how evictions break a gang's minimum; empty if it is kept or all pods are lost."""
+    """Return how evictions break a gang's minimum; empty if the gang keeps it or loses all pods."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -174,7 +174,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the requirements that a gang violates if, of its tasks `held`, it keeps only `left`."""
+    """Yield each minimum that a gang breaks if it keeps only the tasks `left` among `held`."""
     if is_below_minimum(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
@@ -208,16 +208,16 @@ _SYSTEM_CLASS: Final = "system-cluster-critical"
 
 @dataclass(frozen=True)
 class LowNodeUtilization:
-    """The thresholds that define underutilised and overutilised nodes.
+    """The utilization thresholds of underutilised and overutilised nodes.
 
     Attributes
     ----------
     low_ppm, high_ppm
-        Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization is
-        at most `low_ppm` in every resource may receive pods. Pods are moved off a node while its
-        utilization exceeds `high_ppm` in any resource.
+        Thresholds for CPU, memory and pods, in millionths of the allocatable amount. A node with at
+        most `low_ppm` of every resource in use may receive pods. Pods are moved off a node while
+        more than `high_ppm` of any resource is in use.
     below_class
-        Name of a PriorityClass. Pods with the priority of this class or higher are not moved.
+        Name of a PriorityClass. Only pods with a lower priority are moved.
     fits
         True if a pod is evicted only when it fits on a single underutilised node.
 
@@ -231,12 +231,12 @@ class LowNodeUtilization:
 
 @dataclass(frozen=True)
 class Rescheduling(Rule):
-    """Move pods from overutilised to underutilised nodes.
+    """Rule: pods are moved only off overutilised nodes, which score lowest for all tasks.
 
     Attributes
     ----------
     weight
-        Weight of the score that ranks overutilised nodes last, so that evicted pods do not return.
+        Weight of the node score, which keeps evicted pods from returning to overutilised nodes.
     period_ms
         Minimum time between two rounds of evictions, in milliseconds.
     fresh_ms
@@ -260,9 +260,9 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Return how a node exceeds its target, or an empty text.
+        """Return how a node exceeds its target utilization.
 
-        The text is empty if the node does not exceed its target or has no recent measurement.
+        The result is empty if the node is within its target or has no recent measurement.
         """
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
@@ -283,8 +283,8 @@ class Rescheduling(Rule):
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
-        # Tasks on the busiest node come first, ordered by increasing priority. If the priority
-        # class is unknown, all tasks are protected.
+        # Tasks on the busiest node come first, in order of increasing priority. If the priority
+        # class does not exist, no task is moved.
         running, snapshot = running_tasks(problem), problem.snapshot
         limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
         load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}
@@ -308,9 +308,9 @@ class Rescheduling(Rule):
         parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
         size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
         parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
-        # `over` is the utilization above the target, in millionths of the allocatable `size`.
-        # The excess is `size` · `over` / 10⁶, computed without overflow; it is at least 1 if the
-        # exact value is positive.
+        # `over` is the utilization minus the target, in millionths of the allocatable `size`.
+        # The excess is `size` · `over` / 10⁶, computed without overflow; if it is positive, it is
+        # rounded up to at least 1.
         over = parts - targets
         exact = size // MILLION * over + size % MILLION * over // MILLION
         excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
@@ -326,7 +326,7 @@ class Rescheduling(Rule):
             excess=excess,
             space=np.where(takes[:, None], -excess, 0),
             is_open=takes,
-            uses=requested,  # The usage of a single task is unknown.
+            uses=requested,  # because the usage of a single task is not measured
             fits=self.strategy.fits,
         )
 

@@ -1,7 +1,7 @@
-"""Needless victims: victims whose resources the preemptor does not use.
+"""Find needless victims: evicted pods whose resources the preemptor does not use.
 
 Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
-a gang that starts on other nodes, and other gangs could get the released capacity.
+a gang that starts on other nodes, and give the released capacity to its other gangs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield (victims, preemptor) pairs in which the preemptor does not need the victims.
+    """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
 
-    A node belongs to a preemptor if a task of the preemptor is placed or nominated on the node.
+    A node belongs to a preemptor if the plan binds or nominates a task of the preemptor there.
 
-    The victims on a node of the preemptor are needed if, for at least one resource, they release
-    less than the limit. The limit is the total request of the preemptor's tasks on the node, plus
-    the number of these tasks times the largest usage of one victim. A victim on another node is
-    needed if its gang also loses a task on a node of the preemptor and would still be incomplete if
-    only this victim were kept. A victim is also needed if, without its eviction, the preemptor
-    would violate a rule other than `fits`.
+    `_needs_victims` decides whether a preemptor needs all victims on one of its nodes. A victim on
+    another node is needed if its gang also loses a task on a node of the preemptor and would be
+    incomplete even with this victim. A victim is also needed if, without its eviction, the
+    preemptor would violate a rule other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -58,7 +56,7 @@ def find_needless(
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    spare: set[str] = set()  # With its victims in `spare` kept, each gang is complete.
+    spare: set[str] = set()  # Each gang would be complete with its victims in `spare`.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             spare |= {task.key for task in tasks}
@@ -78,13 +76,12 @@ def _find_doubtful(
 ) -> list[str]:
     """Return the keys of the victims that the preemptor possibly does not need.
 
-    If a node of the preemptor has too many victims, only its largest victim is returned.
-
-    `elsewhere` contains victims on nodes without tasks of the preemptor. A gang that kept all its
+    Of a node of the preemptor with too many victims, only the largest victim is returned. The
+    victims in `elsewhere` are on nodes without tasks of the preemptor; a gang that kept all its
     victims in `elsewhere` would meet its minimums.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Keeping any one victim in `spare` makes its gang complete.
+    spare: set[str] = set()  # A gang would be complete with any one of its victims in `spare`.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]
@@ -120,11 +117,11 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Return whether the tasks in `coming` need all victims on their node.
+    """Return whether the tasks `coming` to a node need all victims `leaving` it.
 
-    All victims are needed if, for at least one resource, they release less than the limit. The
-    limit is the total request of the tasks, plus the number of tasks times the largest usage of one
-    victim. On an overcommitted node, the usage in excess of its capacity is added to the limit.
+    They do if, for at least one resource, the victims release less than a limit. The limit is the
+    total request of the tasks, plus the number of tasks times the largest usage of one victim, plus
+    the usage of the node in excess of its capacity.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -145,10 +142,10 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would violate a rule, such as a quota, without the given evictions.
+    """Return whether a gang would violate a rule, such as a quota, without evicting `doubtful`.
 
-    `preemptor` contains the gang and the names of its nodes. Violations that name other gangs,
-    tasks, queues or nodes are ignored.
+    `preemptor` contains the gang and the names of its nodes. Violations of other gangs, tasks,
+    queues and nodes are ignored.
     """
     gang, nodes = preemptor
     stay = set(doubtful)
@@ -160,7 +157,7 @@ def _is_required_by_rule(
         "queue": set() if queue is None else {above.name for above in world.ancestors(queue)},
         "node": nodes,
     }
-    # Lending is disabled, because a preemptor must not depend on borrowed capacity.
+    # Without lending, because a preemptor must not depend on borrowed capacity.
     active = tuple(
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active

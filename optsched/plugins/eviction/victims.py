@@ -68,7 +68,7 @@ class Conformance(Rule):
 
 @dataclass(eq=False)
 class _NoSystemGangs(Greedy):
-    """The greedy plugin that protects system pods."""
+    """Votes against the eviction of system pods."""
 
     _problem: Problem
 
@@ -81,7 +81,7 @@ class _NoSystemGangs(Greedy):
 
 @dataclass(eq=False)
 class _SystemPods(_NoSystemGangs):
-    """The greedy plugin that protects system pods and puts gangs with system pods first."""
+    """Votes against the eviction of system pods and puts gangs with system pods first."""
 
     _is_system: Sequence[bool]
 
@@ -90,10 +90,7 @@ class _SystemPods(_NoSystemGangs):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """Return, as a list of length G, whether each gang has system pods.
-
-    The result is cached, because every solver reads it.
-    """
+    """Return whether each gang (G,) has system pods; callers cache the list."""
     found: list[bool] = problem.gang_columns.flags(_is_system_row).tolist()
     return found
 
@@ -115,9 +112,9 @@ def is_system_gang(gang: Gang) -> bool:
 
 
 def system_first(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with the priority of every system gang raised to a system priority.
+    """Return the snapshot with the priorities of system gangs raised to `SYSTEM_PRIORITY`.
 
-    Returns the same object if every system gang already has a system priority.
+    Returns the same object if no priority has to be raised.
     """
     system = derived_of(snapshot.gangs, is_system_gang)
     if not any(system):
@@ -157,7 +154,7 @@ class Victims(Rule):
             seen[eviction.task] = eviction
             problem = _find_problem(world, eviction)
             if not problem and eviction.action != SHUFFLE:
-                # Annotations do not protect a task against a reclaim within a guarantee.
+                # Annotations do not protect a task from a reclaim within a guarantee.
                 refusal = _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
                 if refusal and guaranteed.find_used_guarantee(eviction) is None:
                     problem = refusal
@@ -173,11 +170,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect certain tasks from eviction.
-
-        These are tasks that are not preemptable, that are in their cooldown, or that an exhausted
-        disruption budget covers.
-        """
+        """Protect tasks that are not preemptable, in their cooldown, or in an exhausted budget."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -220,7 +213,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`, which votes to evict only tasks that are not in their cooldown.
+    """The rule of the plugin `cdp`: it votes to evict only tasks that are not in their cooldown.
 
     `Victims` protects tasks in their cooldown even if the plugin `cdp` is not enabled.
     """
@@ -233,7 +226,7 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`, which votes to evict only tasks whose disruption budgets allow it.
+    """The rule of the plugin `pdb`: it votes to evict only tasks that disruption budgets allow.
 
     `Victims` enforces disruption budgets even if the plugin `pdb` is not enabled.
     """
@@ -247,7 +240,7 @@ class Budgets(Rule):
 
 @dataclass(eq=False)
 class _EvictionVotes(Greedy):
-    """Votes to evict the tasks that `movable` selects."""
+    """Votes to preempt the tasks that `movable` selects."""
 
     _snapshot: Snapshot
     _tasks: Sequence[Task]
@@ -272,9 +265,9 @@ class _Cooldown(_EvictionVotes):
 
 class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims allowed by the disruption budgets that do not yield to guarantees.
+        """Return the victims that the budgets that do not yield to guarantees allow.
 
-        `Victims` lets only reclaims within a guarantee exceed budgets that yield to guarantees.
+        Only reclaims within a guarantee may exceed the other budgets; `Victims` checks this.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -315,10 +308,10 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class GuaranteedReclaims:
-    """Finds the gangs that may reclaim protected victims.
+    """Finds the reclaims of a plan within the guarantee of the reclaiming queue.
 
-    Annotations, and disruption budgets that yield to guarantees, do not protect victims from gangs
-    that reclaim within their queue's guarantee.
+    These reclaims may evict tasks that are protected by annotations or by disruption budgets that
+    yield to guarantees.
     """
 
     def __init__(self, world: World) -> None:
@@ -346,11 +339,10 @@ class GuaranteedReclaims:
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def find_reclaims(self) -> dict[str, str]:
-        """Return the guaranteed queue of each reclaim within a guarantee, keyed by victim key.
+        """Return the queue whose guarantee covers a reclaim, by the key of the victim.
 
-        A guarantee first covers the gangs that can reclaim their victims only within it, because
-        the victims are protected. The other gangs follow in plan order. The guarantee covers such
-        a gang if all tasks that the plan places for it still fit the guarantee.
+        A guarantee first covers the gangs that reclaim protected victims. The other gangs follow in
+        the order of the plan, if the guarantee also covers all tasks that the plan places for them.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:
@@ -368,7 +360,7 @@ class GuaranteedReclaims:
         return found
 
     def find_used_guarantee(self, eviction: Evict) -> Queue | None:
-        """Return the queue within whose guarantee an evicted task is reclaimed, or None."""
+        """Return the queue whose guarantee covers an eviction, or None if no guarantee does."""
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
         if task is None or gang is None or eviction.action not in _RECLAIMS:
@@ -376,7 +368,7 @@ class GuaranteedReclaims:
         return self.find_guarantee(gang, task)
 
     def find_guarantee(self, gang: Gang, task: Task) -> Queue | None:
-        """Return the gang's queue or ancestor queue whose guarantee covers the reclaim, or None."""
+        """Return the queue of a gang, or the ancestor queue, whose guarantee covers a reclaim."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
@@ -385,9 +377,9 @@ class GuaranteedReclaims:
         return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a queue's usage plus the requests of reclaiming gangs fits its guarantee.
+        """Return whether a queue's usage and its reclaiming gangs' requests fit its guarantee.
 
-        The victim must use at least one guaranteed resource that the gang requests.
+        The victim must also use at least one guaranteed resource that the gang requests.
         """
         requested = self._requested.get(gang.key) or _least_request(gang)
         released = task_usage(task)
@@ -406,7 +398,7 @@ class GuaranteedReclaims:
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
-    """Return a lower bound on a gang's pending demand, for resources that all tasks request."""
+    """Return a lower bound on a gang's demand for the resources that all pending tasks request."""
     waiting = [task_usage(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)

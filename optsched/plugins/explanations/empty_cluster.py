@@ -1,10 +1,9 @@
-"""Check whether a gang's minimum fits an empty cluster, and find out what is missing if not.
+"""Check whether a gang's minimum fits an empty cluster, and explain why not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
 Taints, node labels and plugins that check single nodes still apply. Pods of other gangs, queue
 limits and constraints that other pods may help to satisfy (e.g. required pod affinity or topology
-spread) are ignored. Therefore, a gang that can start in at least one state of the cluster also fits
-the empty cluster.
+spread) are ignored. So a gang that does not fit the empty cluster can never start on these nodes.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of single-node checks by plugins; after that, gangs are assumed to fit."""
+"""Maximum number of checks of single nodes by plugins; then all other gangs count as fitting."""
 
 HOST: Final = "kubernetes.io/hostname"
 
 
 class Item(NamedTuple):
-    """The pending pods of a gang that have the same role and task class."""
+    """An item to pack: the pending pods of a gang that have the same role and task class."""
 
     task_class: int
     role: str
@@ -50,7 +49,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """A gang's minimum: groups of equal pods, and minimum pod counts in total and per role."""
+    """A gang's minimum: its items, and the minimum numbers of pods in total and per role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -59,16 +58,16 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """What is missing for a minimum that does not fit the empty cluster.
+    """Why a gang's minimum does not fit the empty cluster.
 
     Attributes
     ----------
     chosen
-        Number of pods of each item (equal pods) in the cheapest minimum.
+        Number of pods of each item in the cheapest minimum.
     missing
-        Lower bound on the number of pods that do not fit.
+        Lower bound on the number of pods of the minimum that do not fit.
     is_exact
-        True if `missing` is the exact number, not only a bound.
+        True if `missing` is the exact number of these pods.
     resources
         Indices (axis R) of the resources that are too scarce on every node; empty if more
         resources would not help.
@@ -88,7 +87,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; caches the `Lack` of each gang minimum.
+    """The nodes of a problem without their pods; caches the `Lack` of each minimum.
 
     Parameters
     ----------
@@ -112,11 +111,11 @@ class EmptyCluster:
         self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
-        # Allocatable amounts (N, R), stored by column because they are read by resource.
+        # (N, R) allocatable resources, stored by column because they are read by resource.
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the pods that a gang still needs to start, or one pod for a started gang."""
+        """Return the minimum of an unstarted gang, or one pod for a started gang."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -139,10 +138,9 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return a gang's minimum, including running pods of a partly running gang.
+        """Return a gang's minimum; the running pods of a partly running gang count as pending.
 
-        A running pod is included if an equal pod is pending. In an empty cluster, the running pods
-        of a partly running gang may start on other nodes.
+        The minimum includes a running pod only if an equal pod is pending.
         """
         minimum = self.minimum(gang)
         problem = self.problem
@@ -185,9 +183,9 @@ class EmptyCluster:
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
-        """Return whether a gang of equal pods, none of them running, obviously fits.
+        """Return whether a gang of equal pods without running pods obviously fits.
 
-        For most gangs, this check makes a search unnecessary.
+        Most gangs pass this check and need no search.
         """
         problem = self.problem
         number = int(problem.shape_of[gang])
@@ -200,12 +198,12 @@ class EmptyCluster:
         return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the plugins that decide which pods of the given classes fit together on a node."""
+        """Return the rules that decide which pods of the given classes fit together on a node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of plugins whose mask for a task class depends on a node's pods."""
+        """Return the names of the rules that tie the nodes of a task class to other pods there."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self.problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -249,12 +247,12 @@ class EmptyCluster:
 
     @cached_property
     def node_class(self) -> I64:
-        """Class number (N,) of each node; nodes with equal allocatable amounts are in one class."""
+        """Class number (N,) of each node; nodes of one class have equal allocatable resources."""
         return row_groups(list(self.problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """Class number (N,) of each node; nodes that differ only by name have the same number."""
+        """Class number (N,) of each node; empty nodes of one class differ only by name."""
         known: dict[object, int] = {}
         on_node = self.problem.snapshot.devices.on_node
         kinds = [
@@ -264,7 +262,7 @@ class EmptyCluster:
         return np.array(kinds, np.int64)
 
     def cheapest(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return (task class, role, number) triples of the pods in a gang's cheapest minimum."""
+        """Return (task class, role, number of pods) triples of a gang's cheapest minimum."""
         minimum = self.minimum(gang)
         nodes = _Nodes(self, gang, minimum, ())
         pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
@@ -308,7 +306,7 @@ class _Nodes:
         self.refusing: dict[str, None] = {}
 
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
-        """Return the packing problem, in which the resources in `lifted` are unlimited."""
+        """Return the packing problem in which the resources `lifted` (axis R) are unlimited."""
         capacity = self._problem.allocatable[self._first].copy()
         raised = list(lifted)
         capacity[:, raised] += self._request[:, raised].T @ self._count + self._count.sum()
@@ -329,7 +327,10 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask, number of domains) pairs; a domain fits at most one pod of the mask."""
+        """Return (mask of items, number of domains) pairs, from pod anti-affinity.
+
+        Each domain can run at most one pod of the items in the mask.
+        """
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -378,7 +379,7 @@ class _Nodes:
         return known
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins that prevent the pods of the minimum from fitting."""
+        """Return the resources or rules because of which `missing` pods do not fit."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -387,8 +388,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. If many resources are requested, all of them
-            # are first made unlimited. Then the limits that make no difference are restored.
+            # Comparing many resources takes minutes. Therefore all of them are made unlimited, and
+            # then each limit that makes no difference is restored.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -405,7 +406,7 @@ class _Nodes:
             rest = tuple(x for x in lifted if x != r)
             if rest and not self._missing(rest):
                 lifted.remove(r)
-        # A plugin is a cause only if it rejects pods although there are enough resources.
+        # A rule is a cause only if it rejects pods although the resources suffice.
         self.refusing = {}
         packing = self.packing()
         if self._rules and not replace(packing, admits=None, cliques=()).fewest_missing()[0]:
@@ -422,7 +423,11 @@ class _Nodes:
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
-        """Return the number (I,) of pods of each item in the cheapest minimum."""
+        """Return the number (I,) of pods of each item in the cheapest minimum.
+
+        A pod costs its request divided by the largest capacity of a node, for the resource with the
+        largest quotient. A pod that fits on no node costs more than all others.
+        """
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
         cost = (self._request * 1_000_000 // top).max(axis=1)
@@ -463,7 +468,7 @@ class _OneNode:
 
 
 def empty_node(node: Node) -> Node:
-    """Return a node without pods and measured load, with all its NUMA cells idle."""
+    """Return a copy of a node with idle NUMA cells, without pods and without measured load."""
     numa = node.numa
     if numa is not None:
         cells = tuple(
@@ -475,7 +480,7 @@ def empty_node(node: Node) -> Node:
 
 
 def _kind(node: Node) -> object:
-    """Return the properties of an empty node that plugins may read, except its name."""
+    """Return the properties of an empty node that rules may read, except its name."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = empty_node(node).numa

@@ -1,4 +1,4 @@
-"""Explain in one sentence why a gang waits: a rule's reason or a shortage on nodes."""
+"""Explain in one sentence why a gang waits: a rule blocks it, or nodes lack capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHOWN = 4
 """Maximum number of different rejection reasons that a sentence lists."""
 
 MOST_TRIED = 256
-"""Maximum gang size in pods for which an explanation tries to place each pod separately."""
+"""Maximum number of pods of a gang whose pods an explanation tries to place one by one."""
 
 _OF_QUEUES = frozenset(
     {
@@ -42,7 +42,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Codes of reasons that may cease to apply over time, or once the queue has more capacity."""
+"""Codes of reasons that may end with time, or once the gang's queue has more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""
@@ -54,7 +54,7 @@ _OUTRANKED = Reason(
 )
 
 RANK = {code: i for i, code in enumerate(ReasonCode)}
-"""The rank of each reason code; if several apply, the one with the lowest rank is reported."""
+"""The rank of each reason code; of several reasons, the one with the lowest rank is reported."""
 
 
 @dataclass(eq=False)
@@ -79,12 +79,12 @@ class Explainer:
         never = self.find_permanent_blocker(gang, reasons)
         if never is not None or reasons:
             return never or reasons[0]
-        # No rule blocks the gang, so the reason is a shortage of capacity.
+        # No rule blocks the gang, so nodes lack capacity.
         entries = next_entries(self._outcome, gang)
         minimum = self._empty.minimum(gang)
         pending = sum(item.number for item in minimum.items)
         if len(minimum.items) != 1 and sum(number for *_, number in entries) != pending:
-            # Several sets of pods can form the minimum; the explanation refers to the cheapest set.
+            # Several sets of pods can form the minimum; the sentence describes the cheapest set.
             entries = self._empty.cheapest(gang)
         demands = [self._build_demand(*entry) for entry in entries]
         for demand in demands:
@@ -104,12 +104,12 @@ class Explainer:
         found = self._rules.find_rule(Proportion.name)
         sharing = found.rule if found is not None and found.binds else None
         if blocker is None and isinstance(sharing, Proportion):
-            # A gang that can start only by borrowing waits because of its queue's share.
+            # The gang can start only by borrowing, so it waits because of its queue's share.
             blocker = sharing.explain_share(self._outcome, gang)
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
     def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
-        """Return a reason that names the gangs whose nominations reserve the capacity, or None."""
+        """Return a reason that names the gangs nominated to the needed nodes, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
@@ -130,7 +130,7 @@ class Explainer:
         return None
 
     def waiting(self, gang: int) -> Reason:
-        """Return why a gang with nominated nodes waits, with the rules that exclude those nodes."""
+        """Return why a nominated gang waits, with the rules that exclude its nodes for now."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -149,9 +149,8 @@ class Explainer:
     def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
-        `gang` is an index on axis G; the gang's pods need not exist. `reasons` contains the reasons
-        of rules, sorted by reason code. The result is also None if one of `reasons` takes
-        precedence.
+        The gang's pods need not exist. `reasons` contains the reasons of rules, sorted by `RANK`.
+        The result is also None if one of them takes precedence.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -167,7 +166,7 @@ class Explainer:
         demands = [self._build_demand(item.task_class, item.role, number) for item, number in items]
         never = _impossible_reason(problem.resources, demands, lack)
         if never.code is ReasonCode.PREDICATES:
-            # A reason that a rule gives is more specific than the general reason `never`.
+            # The reason of a rule is more specific than `never`.
             return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
         return never
 
@@ -204,7 +203,7 @@ class Explainer:
         return _Demand(self._views[task_class], role, number)
 
     def _find_tied_blocker(self, gang: int, demands: list[_Demand]) -> Reason | None:
-        """Return a reason that names the node rules that keep all pods from fitting, or None."""
+        """Return a reason that names the rules because of which not all pods fit, or None."""
         number = sum(demand.number for demand in demands)
         binding = sorted(
             {name for demand in demands for name in self._empty.tying(demand.view.task_class)}
@@ -230,7 +229,7 @@ class Explainer:
 
 
 class PlacedState:
-    """The state of the greedy plugins that restrict nodes, after all placements of a plan."""
+    """The `Greedy` objects that restrict nodes, after all placements of a plan."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)
@@ -248,13 +247,13 @@ class PlacedState:
             self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record `counts` (m,) tasks of a class placed on nodes (m,); negative counts undo them."""
+        """Record the placement of `counts` (m,) tasks on `nodes` (m,); negative counts undo it."""
         for _, greedy in self._watching:
             if type(greedy).record_placement is not Greedy.record_placement:
                 greedy.record_placement(-1, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield (plugin, mask) pairs; the mask (N,) selects nodes that fit one more task."""
+        """Yield (rule, mask) pairs; the mask (N,) selects the nodes that fit one more task."""
         for rule, greedy in self._watching:
             mask = greedy.fits(-1, task_class, later=False)
             if mask is not None:
@@ -268,8 +267,8 @@ class PlacedState:
         requests
             (task class, number of tasks) pairs, in placement order.
         counts
-            (len(requests), N) number of tasks of each request that fit on each node, considering
-            resources and masks.
+            (len(requests), N) number of tasks of each request that fit on each node, by resources
+            and masks.
         """
         done: list[tuple[int, I64]] = []
         used = np.zeros(counts.shape[1], np.int64)
@@ -305,7 +304,7 @@ def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """Idle amounts (m, R) of m nodes, their sum (R,), and the largest amounts (R,) of one node."""
+    """Idle resources (m, R) of m nodes, their sum (R,), and the maximum (R,) on one node."""
 
     left: I64
     total: I64
@@ -313,7 +312,7 @@ class _Free:
 
 
 class _SharedFacts:
-    """Data that is shared by the explanations of all task classes: node rules and idle amounts.
+    """Rules and idle resources of nodes, shared by the explanations of all task classes.
 
     A rule is `lasting` if its mask does not depend on pods, time or load, and `passing` otherwise.
     """
@@ -327,18 +326,18 @@ class _SharedFacts:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """Return the `_Free` of the nodes in a mask (N,); equal masks share one object."""
+        """Return the idle resources of the nodes in a mask (N,); equal masks share one object."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
             largest = left.max(axis=0, initial=0)
-            # The array is stored by column, because callers read the amounts by resource.
+            # The array is stored by column, because callers read it by resource.
             self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
         return self._known[key]
 
 
 class _View:
-    """The nodes that a task class may use, the reasons against other nodes, and idle capacity."""
+    """The nodes that a task class may use, their idle capacity, and why it may not use others."""
 
     def __init__(self, facts: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
@@ -370,17 +369,17 @@ class _View:
 
     @property
     def refusals(self) -> list[tuple[int, str]]:
-        """(number of nodes, reason) pairs; rules with the same reason are counted together."""
+        """(number of excluded nodes, reason) pairs; rules with the same reason count as one."""
         return [(n, text) for text, n in self._refusals.items()]
 
     @cached_property
     def largest(self) -> I64:
-        """The largest allocatable amounts (R,) on any node that lasting rules allow."""
+        """The largest allocatable amounts (R,) of a node among nodes that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return the number (m,) of the class's tasks that fit into idle amounts (m, R)."""
+        """Return the number (m,) of tasks that fit into the idle resources `room` (m, R)."""
         (first, amount), *rest = self._requested
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
@@ -389,11 +388,11 @@ class _View:
 
     @cached_property
     def fragments(self) -> str:
-        """A clause about scarce resources: total idle amounts, and the maximum on one node."""
+        """A clause with the scarce resources, their idle totals and their maxima on one node."""
         names, free = self.problem.resources, self.free
         scarce = [r for r, amount in self._requested if free.largest[r] < amount]
         if not scarce:
-            # Find the resources for which a larger amount, by itself, would let more tasks fit.
+            # Find each resource that, if it were unlimited, would let more tasks fit.
             quotients = np.array([free.left[:, r] // amount for r, amount in self._requested])
             for i, (r, _) in enumerate(self._requested):
                 others = np.delete(quotients, i, axis=0)
@@ -410,7 +409,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, phrase) pairs, one per resource that is too scarce on some nodes."""
+        """(number of nodes, phrase) pairs, one per resource that is too scarce on these nodes."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [
@@ -422,7 +421,7 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """The tasks of one task class and role that a gang must place together."""
+    """The number of tasks of one task class and role that a gang must place together."""
 
     view: _View
     role: str
@@ -437,7 +436,7 @@ class _Demand:
 
     @property
     def description(self) -> str:
-        """A description of the tasks and their requests."""
+        """The number and role of the tasks, and the requests of one task, as text."""
         view = self.view
         requests = [
             amount_text(name, int(amount))
@@ -451,12 +450,12 @@ class _Demand:
         return f"{count_noun(self.number, 'pod')}{role} with {', '.join(requests) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
-        """Return why no node may run the tasks."""
+        """Return the reason that no node may run the tasks."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list_refusals(refusals)}"
         return Reason(ReasonCode.PREDICATES, f"{self.description}: {why}")
 
     def lacking(self) -> Reason:
-        """Return the resource shortage on the nodes that the tasks may use."""
+        """Return the reason that the nodes that the tasks may use have too few idle resources."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
@@ -475,7 +474,7 @@ class _Demand:
 def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
     """Return why a minimum does not fit: no usable node, a pod too large, or too many pods.
 
-    `demands` contains the requests of the minimum, in the order of its items.
+    `demands` contains the demand of each item of the minimum.
     """
     if not lack.resources and not lack.rules and lack.closed:
         closed = [demands[i] for i in lack.closed]
@@ -509,7 +508,7 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
 
 
 def _add_refusals(refusals: list[tuple[int, str]]) -> str:
-    """Return a clause that lists why nodes are excluded; empty if no node is excluded."""
+    """Return a clause that lists why nodes are excluded; empty without `refusals`."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

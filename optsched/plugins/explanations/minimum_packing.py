@@ -1,4 +1,7 @@
-"""Count the pods of a gang's minimum that fit, given node classes and the masks of plugins."""
+"""Count the pods of a gang's minimum that cannot be packed on nodes.
+
+The items of the packing are the sets of equal pods; the bins are the nodes, grouped in classes.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ if TYPE_CHECKING:
 
 
 MOST_CONFIGURATIONS: Final = 2_000
-"""Maximum number of configurations of one node class in an exact search."""
+"""Maximum number of configurations (pods per item on one node) per node class in a search."""
 
 MOST_PARTIAL: Final = 1_500
-"""Maximum number of partial packings (node by node) in an exact search."""
+"""Maximum number of partial packings that an exact search keeps at a time."""
 
 MOST_ROWS: Final = 150_000
 """Maximum number of (partial packing, configuration) pairs in one exact search."""
@@ -26,10 +29,10 @@ MOST_STEPS: Final = 2_000
 """Maximum number of steps of all exact searches in a session."""
 
 MOST_ITEMS: Final = 12
-"""Maximum number of items for which an exact search starts."""
+"""Maximum number of items in an exact search."""
 
 MOST_PACKED: Final = 256
-"""Maximum number of items for which greedy packings are tried."""
+"""Maximum number of items in a greedy packing."""
 
 
 @dataclass(eq=False)
@@ -47,7 +50,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """The minimum total number of pods over the items in the mask `of` (I,)."""
+    """The minimum number of pods that a gang needs from the items in the mask `of` (I,)."""
 
     of: Bool
     least: int
@@ -62,21 +65,20 @@ class Packing:
     request, count
         (I, R) request of one pod of each item in base units, and (I,) number of pods per item.
     group
-        (I,) group (task class) of each item; nodes treat all items of a group equally.
+        (I,) task class of each item; nodes treat all items of a class equally.
     whole, roles
-        The minimum number of pods, in total and over the items of each role. Each item has exactly
-        one role.
+        The minimum number of pods, in total and per role. Each item has exactly one role.
     capacity, number
-        (K, R) allocatable amounts of one node per node class, and (K,) number of nodes per class.
+        (K, R) allocatable resources of one node per node class, and (K,) number of its nodes.
     is_open
         (K, I) True if nodes of a node class may run pods of an item.
     admits
-        Function that returns whether plugins allow given pod counts per item on a node of a node
-        class. If the plugins reject a set of pods, they must also reject every larger set. `admits`
+        A function that returns whether rules allow the given numbers of pods per item on a node of
+        a class. If the rules reject a set of pods, they must also reject every larger set. `admits`
         is None if only resources matter.
     cliques
-        (mask, number) pairs; over all nodes, at most `number` pods of the items in the mask (I,)
-        can be placed.
+        (mask, number) pairs; all nodes together can run at most `number` pods of the items in the
+        mask (I,).
     effort
         The step budget that exact searches share.
 
@@ -95,7 +97,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return, for each packing (P, I), the number (P,) of pods missing from the minimum."""
+        """Return the number (P,) of pods that each packing (P, I) lacks for the minimum."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -105,7 +107,7 @@ class Packing:
         return lacking
 
     def singles(self) -> I64:
-        """Return the number (K, I) of each item's pods that fit on an empty node of each class."""
+        """Return the number (K, I) of pods of each item that fit alone on a node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -113,7 +115,7 @@ class Packing:
                 fits = (self.capacity[:, requested] // self.request[i, requested]).min(axis=1)
                 found[:, i] = np.minimum(found[:, i], np.maximum(fits, 0))
         for k, i in np.argwhere(found > 0).tolist() if self.admits is not None else ():
-            # If plugins reject a number of pods, they also reject every larger number.
+            # If rules reject a number of pods, they also reject every larger number.
             low, high = 0, int(found[k, i])
             while low < high:
                 middle = (low + high + 1) // 2
@@ -126,14 +128,14 @@ class Packing:
         return found
 
     def lower_bound(self, singles: I64) -> int:
-        """Return a lower bound on missing pods, from item, group, clique and resource limits."""
+        """Return a lower bound on the number of missing pods, given `singles` (K, I)."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # If all pods of an item fit on a node, the node may also fit more pods of the item's
-            # group.
+            # If all pods of an item fit on a node, the node may also fit pods of other items of the
+            # same task class.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -147,7 +149,7 @@ class Packing:
         )
         if by_item > 0:
             return by_item
-        # A pod is missing if even the cheapest minimum requests more of a resource than exists.
+        # A pod is missing if even the minimum that requests least of a resource exceeds the nodes.
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
@@ -157,7 +159,10 @@ class Packing:
         return 0
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return the pods (I,) of one cheapest minimum, with at most `most` pods of each item."""
+        """Return the numbers of pods (I,) of a minimum with the least total cost.
+
+        `cost` (I,) is the cost of one pod of each item, and `most` (I,) limits the pods per item.
+        """
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -172,7 +177,7 @@ class Packing:
         return chosen
 
     def fits_greedily(self, singles: I64) -> bool:
-        """Return whether one of a few greedy packings places an entire minimum."""
+        """Return whether one of four greedy packings places a whole minimum."""
         if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
             return False
         top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
@@ -227,10 +232,9 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return the smallest number of missing pods over all packings.
+        """Return the smallest number of missing pods over all packings, or None at a limit.
 
-        Returns None if a limit is reached. The search adds nodes one by one and keeps all maximal
-        partial packings.
+        The search adds nodes one by one and keeps all maximal partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None
@@ -261,7 +265,7 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return the maximal pod counts (P, I) per item that fit on a node of class `k`.
+        """Return the maximal numbers of pods (P, I) per item that fit on a node of class `k`.
 
         Returns None if there are more than `MOST_CONFIGURATIONS` candidates.
         """
@@ -275,7 +279,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield pod counts that fit on a node; the last item's count is as large as possible."""
+        """Yield the numbers of pods per item that fit on a node, with a maximal last number."""
         item = len(chosen)
         if item == len(most):
             yield chosen
@@ -295,7 +299,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Return the pod counts (P, I) that no other row of counts dominates, in a fixed order."""
+    """Return the vectors among `rows` (P, I) that no other vector dominates, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]
