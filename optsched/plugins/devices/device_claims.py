@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs only on nodes where its claims have devices or can get them.
+"""ResourceClaims: a task runs only on nodes where its claims have or can get devices.
 
 Mathematics: models/formulation/device_claims.md. Sources: KEP-4381, KEP-4816, KEP-5075 and
 kube-scheduler's plugin `dynamicresources`.
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: on the task's node, each claim of a placed task has devices or can get devices."""
+    """Rule: each claim of a placed task has or can get devices on the node of the task."""
 
     name = "device-claims"
     hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that devices can be allocated to all claims of the placed tasks."""
+        """Check that all claims of the placed tasks can get devices on the nodes of the tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -96,7 +96,7 @@ class DeviceClaims(Rule):
         return found
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that reach the allocated devices and have devices for unallocated claims."""
+        """Allow nodes that can use the allocated devices and have devices for the other claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -134,8 +134,7 @@ class DeviceClaims(Rule):
             f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(withheld.items())
         ]
         left = f" (unavailable: {', '.join(parts)})" if parts else ""
-        # A matching suffices unless a claim has constraints or alternatives, which require a
-        # search.
+        # Only claims with constraints or alternatives need a search.
         searches = any(
             request.constraints or any(need.alternatives for need in request.needs)
             for request in requested
@@ -199,11 +198,10 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return how many device searches each limit stopped before they had a result.
+    """Return the number of searches for devices that a limit stopped, by limit.
 
-    The key `search` counts searches that exceed the step limit per search, and `session` counts
-    searches that exceed the session's limit. The key `selectors` counts requests whose selectors a
-    later session will evaluate.
+    The limits are `search` (steps of one search), `session` (steps of all searches of a session)
+    and `selectors` (requests whose selectors a later session will evaluate).
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -213,7 +211,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Describe requests: device counts per DeviceClass, alternatives and constraints."""
+    """Yield descriptions: devices per DeviceClass, then alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -249,7 +247,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node can satisfy a claim created from a template; empty if a node might."""
+    """Return why no node can satisfy a claim from a template; empty if a node might."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -257,7 +255,7 @@ def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return each claim's (request, device) pairs, or None if too few devices are free."""
+    """Return (request, device) pairs by claim key, or None if too few devices are idle."""
     on_node = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(on_node) if device.id not in held}
     requested = list(claims)
@@ -310,7 +308,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of each node (`on_node`), and the claims that have or request devices."""
+    """The devices of each node (`on_node`, by node index), and the claims for devices."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -322,7 +320,7 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of the devices that are free once the claims in `ended` have ended."""
+        """Return the indices of the devices of a node that are idle without the claims `ended`."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
@@ -337,7 +335,7 @@ class _Pools:
         return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
-        """Return the claims that end when terminating tasks and the tasks in `evicted` end."""
+        """Return the claims that end once terminating tasks and the tasks `evicted` have ended."""
         claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
         ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
         return self.devices.freed(claiming, ended.union(evicted))
@@ -345,7 +343,7 @@ class _Pools:
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return each claim's alternatives on a node; equal claims get the same tuple."""
+        """Return the alternatives of each request on a node; equal requests share one tuple."""
         twin = self.first_equal_node[node]
         found: list[tuple[Option, ...]] = []
         for request in requested:
@@ -364,7 +362,7 @@ class _Pools:
             attributes = tuple(
                 (d.id.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
             )
-            # Python compares True and 1 as equal, but selectors of claims distinguish them.
+            # True equals 1 in Python, but selectors of claims distinguish them.
             types = tuple(type(value) for d in on_node for _, value in d.attributes)
             in_flux = node.name if self.devices.in_flux & {node.name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
@@ -383,13 +381,13 @@ Places = dict[int, int]
 
 
 class _AllocationRows:
-    """A builder of the constraints that allocate devices (models/formulation/device_claims.md)."""
+    """Builds the constraints that allocate devices (models/formulation/device_claims.md)."""
 
     def __init__(self, nodes: NodeModel, pools: _Pools) -> None:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools
         self._allocated: dict[tuple[int, int], list[int]] = {}
         self._free: dict[int, set[int]] = {}
-        # Victim groups by claim key; a claim ends once all tasks of its groups are evicted.
+        # Groups of victims by claim key; a claim ends once all tasks of its groups are evicted.
         self._users: dict[str, list[int]] = {}
         evictions = nodes.evictions
         if len(evictions.node):
@@ -402,9 +400,9 @@ class _AllocationRows:
                     self._users.setdefault(key, []).append(group)
 
     def add(self, node: int, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add constraints that allocate a node's devices to the claims of the placed tasks.
+        """Add constraints that allocate a node's devices to one claim per placed task.
 
-        `tasks` is the variable that counts the placed tasks. Each task has its own claim.
+        `tasks` is the variable that counts the placed tasks.
         """
         (options,) = self._pools.options(node, [request])
         if node not in self._free:
@@ -413,7 +411,7 @@ class _AllocationRows:
         if not any(option.bonds for option in options):
             self._add_options(node, options, tasks, most)
             return
-        # Claims with constraints are modelled one by one, each with its own variables.
+        # Each claim with constraints between its devices has its own variables.
         least = max(min(option.number for option in options), 1)
         most = min(most, len(self._free[node]) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -430,9 +428,7 @@ class _AllocationRows:
         """Add constraints that choose an alternative per claim and allocate its devices.
 
         The constraints are Σ_option chosen = tasks and, per device request, Σ allocated = number ·
-        chosen.
-
-        Returns the `allocated` variables by alternative and device request.
+        chosen. Returns the `allocated` variables by alternative and device request.
         """
         if len(options) == 1:
             chosen = [tasks]
@@ -453,7 +449,7 @@ class _AllocationRows:
         return found
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Add a constraint that the devices' attribute values are all equal or all different."""
+        """Add constraints that devices have the same value of an attribute, or distinct values."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -470,7 +466,7 @@ class _AllocationRows:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
     def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
-        """Add constraints that all tasks of a shared claim, and its devices, are on one node."""
+        """Add constraints that place the tasks and devices of a shared claim on one node."""
         model, supplied = self._model, self._nodes.supplied
         chosen: list[int] = []
         for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
@@ -486,7 +482,7 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that a device serves one claim at a time: its current claim ends first.
+        """Add constraints that a device serves a new claim only after its current claim has ended.
 
         A claim does not end while a placed task uses it.
         """
@@ -519,9 +515,9 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """Device requests of a task's unallocated claims, now and after terminating tasks have ended.
+    """The requests of a task's claims that have no devices yet, now and later.
 
-    `now` is None if the task may wait for terminating tasks.
+    Later, terminating tasks have ended. `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -534,12 +530,11 @@ class _ClassClaims(NamedTuple):
     Attributes
     ----------
     own
-        Requests of the claims that each task has separately.
+        Requests of the claims that each task has for itself.
     shared
-        Keys of the unallocated ResourceClaims that the pods reference by name, which other tasks
-        may share.
+        Keys of the unallocated ResourceClaims that the pods name and that other tasks may share.
     kept
-        Keys of the allocated ResourceClaims that the pods reference by name.
+        Keys of the allocated ResourceClaims that the pods name.
 
     """
 
@@ -550,9 +545,9 @@ class _ClassClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """The tasks that share a claim: their node, their number, and how many need not wait.
+    """The node of the placed tasks that share a claim, and their number.
 
-    The other tasks that share the claim wait until terminating tasks end.
+    `now` counts only the tasks that need not wait for terminating tasks.
     """
 
     node: int = -1
@@ -561,9 +556,9 @@ class _ClaimUse:
 
 
 class _ClaimedDevices(Greedy):
-    """Tracks node devices; the device requests of all tasks placed on a node must fit together.
+    """Tracks the device requests of the tasks placed on each node, which must fit together.
 
-    Nominated tasks may use devices that become free when terminating tasks end.
+    Nominated tasks may use devices that become idle when terminating tasks end.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -626,13 +621,13 @@ class _ClaimedDevices(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of claims that end with the terminating tasks and are used by no placed task."""
+        """Keys of the claims that end with terminating tasks and that no placed task uses."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node has devices for the claims, if the claims in `kept` do not end."""
+        """Return whether a node has devices for `open_claims` if the claims `kept` do not end."""
         later, now = open_claims
         if not self._pools.on_node[node]:
             return not any(request.needs for request in (*later, *(now or ())))

@@ -1,9 +1,9 @@
 """Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). Each alternative has requests for a number
-of devices, and may have constraints between the devices. If no claim has alternatives or
-constraints, the allocation is a bipartite matching. If some claim has alternatives or constraints,
-a search tries the claims' variants in order and solves a matching in each step.
+A claim has one or more alternatives (`firstAvailable`). An alternative requests numbers of devices
+and may have constraints between the devices. If no claim has several alternatives or constraints,
+the allocation is a bipartite matching. Otherwise, a search tries the variants of the claims in
+order and solves a matching in each step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_DEVICES = 32
 
 
 class Demand(NamedTuple):
-    """The number of devices to allocate for a request, and the indices of the eligible devices."""
+    """The number of devices that a request needs, and the indices of the eligible devices."""
 
     places: tuple[int, ...]
     number: int
@@ -36,11 +36,11 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint of an alternative on one attribute of the devices that some requests get.
+    """A constraint on the values of one attribute: all devices have the same or distinct values.
 
-    `demands` contains demand indices. `value_of` contains a number for each device's attribute
-    value, or -1 for a device without the attribute. Nodes with equal devices have equal `Bond`
-    objects.
+    The constraint holds for the devices of the requests with the indices `demands`. `value_of`
+    numbers the attribute values by device; -1 is a device without the attribute. So nodes with
+    equal devices have equal `Bond` objects.
     """
 
     is_distinct: bool
@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim that a node can satisfy if all its devices are free."""
+    """Return the alternatives of a claim that a node can satisfy if all its devices are idle."""
     on_node = devices.on_node.get(node, ())
     value_of = [_number_values(on_node, each.attribute) for each in claim.constraints]
     found: list[Option] = []
@@ -84,7 +84,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Number the distinct values, and return each device's number, or -1 without a value."""
+    """Return a number for each device's attribute value, or -1 without the attribute."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:
@@ -101,9 +101,9 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return the device indices allocated to each request, or None if no matching exists.
+    """Return the indices of the devices of each request, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a request gives up a device if another device can
+    The matching uses augmenting paths (Kuhn): a request releases a device if another one can
     replace it.
     """
     owner: dict[int, int] = {}
@@ -127,11 +127,11 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""The (request name, device index) pair of each device allocated to a claim."""
+"""(request name, device index) pairs of the devices allocated to a claim."""
 
 
 class OutOfStepsError(Exception):
-    """Raised when a search exceeds its step limit."""
+    """Raised when a search for devices exceeds its step limit."""
 
 
 @dataclass(eq=False)
@@ -152,7 +152,7 @@ class Steps:
     num_cut: Counter[str] = field(default_factory=Counter, init=False)
 
     def spend(self, number: int = 1) -> None:
-        """Subtract `number` steps; raise OutOfStepsError if fewer steps remain."""
+        """Subtract `number` steps; raise `OutOfStepsError` if fewer steps remain."""
         self.left -= number
         if self.left < 0:
             raise OutOfStepsError
@@ -164,7 +164,7 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return (request, device index) pairs for each claim, or None if too few devices are free.
+    """Return (request, device index) pairs for each claim, or None if too few devices are idle.
 
     A search takes at most `STEPS_OF_SEARCH` steps and at most the remaining steps of the session.
     If a step limit stops the search, the result is None. Results are cached for later sessions.
@@ -183,8 +183,7 @@ def allocate_devices(
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
-            # The session's step limit stopped the search, so its result is unknown and is not
-            # cached.
+            # The session's step limit stopped the search, so there is no result to cache.
             if session is not None:
                 session.num_cut["session"] += 1
             return None
@@ -205,7 +204,7 @@ STEPS_OF_SESSION = 200_000
 """Maximum number of steps of all searches in one session, about one second in total."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
-"""Cached search results. A result depends only on its key: the claims and the free devices."""
+"""Cached search results; the key contains all inputs: the claims and the idle devices."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
 """Keys of the cached searches that stopped at the limit `STEPS_OF_SEARCH`."""
 
@@ -221,7 +220,7 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        # For each claim: an iterator over variants not yet computed, and the computed variants.
+        # An iterator over the variants of a claim that are not yet computed, and the computed ones.
         self._variants: dict[
             int, tuple[Iterator[tuple[Demand, ...]], list[tuple[Demand, ...]]]
         ] = {}
@@ -238,7 +237,7 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether claims from index `first` on can get devices for the chosen variants."""
+        """Return whether the claims from index `first` on can get devices too."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
@@ -250,8 +249,7 @@ class _Search:
                 for demands in _expand_bonds(option, self._free, self._steps)
             )
             self._variants[key] = expanded, []
-        # Equal claims are interchangeable, so a claim starts at the variant that the equal claim
-        # before it uses.
+        # Equal claims are interchangeable, so they use their variants in ascending order.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         at = self._at[before] if is_equal else 0
@@ -270,7 +268,7 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the devices for each request of the chosen alternatives, or None if impossible."""
+        """Return the device indices of each request of the chosen variants, or None."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))
@@ -283,7 +281,7 @@ def _is_open(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """Yield variants of an alternative, restricted to devices that meet the constraints."""
+    """Yield the variants of an alternative: its requests with devices that meet its constraints."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
@@ -304,14 +302,14 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Yield device requests, restricted to devices that meet the distinct-value constraints."""
+    """Yield the requests with devices that meet the constraints on distinct values."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)
         return
     steps.spend(len(bonds))
     for bond in bonds:
-        # The devices of the requests must have enough distinct attribute values.
+        # The eligible devices must have enough distinct attribute values.
         values = [
             Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
             for i in bond.demands

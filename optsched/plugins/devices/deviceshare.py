@@ -48,28 +48,28 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""The mode of devices that use MIG; a MIG device with unknown geometry gets no tasks."""
+"""The mode of MIG devices; a MIG device with unknown geometries gets no tasks."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
 """The NPU sharing mode of pods that do not specify a mode."""
 WIRED = "Ascend910"
-"""The NPU model with several device networks in a node; a task prefers NPUs of one network."""
+"""The NPU model whose NPUs of a node form several networks; tasks prefer one network."""
 WIRED_TOP = 10.0
 
 
 EXCLUSIVE = "optsched.io/gpu-exclusive"
-"""The annotation that lists the exclusion groups of a task; see `exclusive_groups`."""
+"""The annotation with the exclusion groups of a task; see `DeviceShare.exclusive_groups`."""
 
 _BY_LABELS = "labels:"
 MAX_FAILURES: Final = 100
-"""Maximum number of failed states in a search for the unknown shares of residents."""
+"""Maximum number of failed states in the search for residents' unknown device shares."""
 
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """Whether the score prefers nodes whose devices are in use, or nodes with idle devices."""
+    """The nodes that the score prefers: those with devices in use or those with idle devices."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -77,10 +77,10 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The devices that one container requests: number, family, and share of each device.
+    """The device request of one container: number, family, and share of each device.
 
-    A request gets distinct devices. Tasks that have an exclusion group (`groups`) in common do not
-    share a device.
+    A request gets distinct devices. Tasks with a common exclusion group (`groups`) do not share a
+    device.
     """
 
     number: int
@@ -102,22 +102,21 @@ class Need(NamedTuple):
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that a request uses on a device; for an NPU, its template's memory."""
+        """Return the memory that a request uses on a device: on an NPU, that of its template."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""A MIG slice type: the index of a MIG geometry, and the index of a profile in the geometry."""
+"""A MIG slice type: the index of a MIG geometry, and of a profile in the geometry."""
 
 
 class Usage(NamedTuple):
     """Usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    `slices` contains the number of used MIG slices per type, as sorted ((geometry, profile),
-    number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with one
-    element per task.
+    `slices` contains sorted (slice type, number of used slices) pairs. `groups` contains the sorted
+    exclusion groups of the tasks on the device; a group occurs once per task.
     """
 
     memory: int = 0
@@ -130,7 +129,7 @@ class Usage(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """The device share that a task uses; `at` is the index of the device on its node."""
+    """The share of a device that a task uses; `at` is the index of the device on its node."""
 
     at: int
     memory: int
@@ -142,7 +141,7 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Rule: tasks get the requested memory and cores from devices with enough idle capacity.
+    """Rule: tasks get shares of devices with enough idle memory and cores.
 
     Attributes
     ----------
@@ -150,10 +149,10 @@ class DeviceShare(Rule):
         True if the plugin allocates `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, or
         `huawei.com/Ascend*` with its NPU memory, respectively.
     prefers, weight
-        The preference for devices in use or for idle devices, and the weight of the node score.
+        The nodes that the score prefers, and the weight of the score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates.
-        `geometries_in` is used only when cluster objects are read.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates. The readers of
+        cluster objects use it, not the rule.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
@@ -175,7 +174,7 @@ class DeviceShare(Rule):
     exclusive: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     def exclusive_groups(self, task: Task) -> str:
-        """Return the exclusion groups of a task that requests vGPUs, as an annotation value."""
+        """Return the value of the annotation `EXCLUSIVE` for a task; empty without vGPUs."""
         if not self.by_vgpu or not any(not r.npu for r in task.shape.shared_gpus):
             return ""
         has = task.labels.items()
@@ -183,7 +182,7 @@ class DeviceShare(Rule):
         return " ".join(f"{_BY_LABELS}{i}" for i in found)
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
-        """Return the shared-device requests in `shape`."""
+        """Return the requests for shared devices of tasks with the given `TaskShape`."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
             found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
@@ -197,7 +196,7 @@ class DeviceShare(Rule):
         return tuple(found)
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that the devices of each node can be allocated to all its placed tasks."""
+        """Check that the placed tasks of each node fit together on its devices."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -209,9 +208,9 @@ class DeviceShare(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
-        """Return the device shares of each bound task, keyed by task key.
+        """Return the device shares of each bound task by task key.
 
-        If possible, bound tasks leave the devices that nominated tasks need after terminating pods
+        If possible, bound tasks leave the devices that nominated tasks need once terminating pods
         have ended. Tasks on nodes without a valid allocation are omitted.
         """
         found: dict[str, tuple[GpuShare, ...]] = {}
@@ -235,8 +234,7 @@ class DeviceShare(Rule):
             for task in sharing:
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
-                    # The index in a share counts only the earlier containers that request the same
-                    # device family.
+                    # Containers are numbered among those that request the same device family.
                     _build_share(
                         node.shared_gpus[taken.at],
                         taken,
@@ -248,7 +246,7 @@ class DeviceShare(Rule):
         return found
 
     def _reserve_devices(self, node: Node, after: World) -> list[Allocation]:
-        """Return devices for the node's nominated tasks, free after terminating pods have ended.
+        """Return the device shares of a node's nominated tasks once terminating pods have ended.
 
         `after` is the world in which victims are terminating. The result is empty if the devices do
         not suffice for all nominated tasks.
@@ -272,8 +270,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        The function first tries Volcano's order of devices, then any order that fits all tasks. The
-        search for another order ends after `max_failures` failed states.
+        Tasks get devices in Volcano's order or, if not all of them fit, in any order. The search
+        for this order ends after `max_failures` failed states.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -292,8 +290,8 @@ class DeviceShare(Rule):
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
-        # Larger requests come first. All NPU requests of a task are adjacent in the order, because
-        # a task must not get the same NPU twice.
+        # Larger requests come first. The NPU requests of a task are adjacent, because a task must
+        # not get the same NPU twice.
         requests.sort(
             key=lambda w: (
                 w.need.family,
@@ -312,21 +310,20 @@ class DeviceShare(Rule):
         return by_task
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
-        """Return residents' device usage; unknown shares are allocated in Volcano's order.
+        """Return the usage of each device of a node by its residents.
 
-        `before` is the node as it was before some of its tasks ended. The shares of the other
-        residents are determined from `before`, because they do not change when another task ends.
+        `before` is the node before some of its tasks ended. Unknown shares are determined from
+        `before`, because they do not change when another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
         return _sum_holdings(node, {key: known[key] for key in known if key in staying})
 
     def holdings(self, node: Node) -> dict[str, list[Allocation]]:
-        """Return the device shares of each resident of a node, by task key.
+        """Return the device shares of each resident of a node by task key.
 
-        If the shares of some residents are unknown, the function searches for shares with which all
-        residents fit. If it finds none, the residents get shares one by one, and a resident that
-        does not fit gets no share.
+        Residents with unknown shares get shares with which all of them fit. If a search finds none,
+        they get shares one by one in Volcano's order, and those that do not fit get none.
         """
         used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
@@ -336,8 +333,7 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests a number of devices, without shares, uses the whole memory of
-                # each device.
+                # A task that requests whole devices uses all memory of each of them.
                 memory = use.memory or (device.memory if alone else 0)
                 kind = _find_slice(device, use.instance)
                 # A slice of an unknown geometry uses the whole device.
@@ -366,7 +362,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that could serve a task if all their devices were idle."""
+        """Allow the nodes on which a task fits if all devices are idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -455,14 +451,14 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the exclusion groups that apply to a device; MIG mode ignores label groups."""
+    """Return the exclusion groups that apply to a device; MIG devices ignore groups by labels."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Allocation]]) -> list[Usage]:
-    """Return the usage of each device of a node: the sum of the residents' shares."""
+    """Return the usage of each device of a node: the sum of the shares of its residents."""
     used = [Usage() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
@@ -471,7 +467,7 @@ def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Allocation]]) -> l
 
 
 def _describe_need(need: Need) -> str:
-    """Return a description of the missing devices, such as `no vGPU with 3000 memory`."""
+    """Return a description of missing devices, such as `no vGPU with 3000 memory`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {count_noun(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.family:
@@ -523,8 +519,7 @@ def is_wired(device: SharedGpu) -> bool:
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A vGPU request without cores fits a device only if the device had idle cores at the start of the
-    session.
+    A vGPU request without cores fits only a device that had idle cores before the session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -540,10 +535,10 @@ def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
-    """Return the slices of the geometry in use that are large enough, smallest first.
+    """Return the idle slice types of the geometry in use that suffice, smallest first.
 
-    If no geometry is in use, return the slices of all geometries in geometry order. A device that
-    is changing its geometry has two geometries in use and offers no slice.
+    If no geometry is in use, the slice types of all geometries are returned, in the order of the
+    geometries. A device that changes its geometry has two of them in use and offers no slice.
     """
     taken = dict(used.slices)
     in_use = {geometry for geometry, _ in taken}
@@ -560,7 +555,7 @@ def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[Allocation]:
-    """Return the shares of a device that can satisfy a request, in Volcano's order."""
+    """Return the shares of a device that satisfy a request, in Volcano's order."""
     if device.mode != MIG:
         return [
             Allocation(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)
@@ -574,7 +569,7 @@ def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[All
 
 
 def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
-    """Return the slice type in a `geometry-position` string, or None if no such slice exists."""
+    """Return the slice type of `instance` (geometry-position), or None if it does not exist."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.locate_slice(position) if geometry.name == name else None
@@ -586,10 +581,10 @@ def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
 def _build_share(
     device: SharedGpu, taken: Allocation, container: int, positions: set[tuple[str, str]]
 ) -> GpuShare:
-    """Return a share in the format of the pod annotation.
+    """Return a device share for the annotation of the pod.
 
-    A share of a MIG device gets the first free position of its slice type. The function adds the
-    (device, position) pair to `positions`.
+    A share of a MIG device gets the first position of its slice type that is not in `positions`,
+    which is extended by the (device, position) pair.
     """
     instance = ""
     template = device.chip.cut(taken.memory) if device.chip is not None else None
@@ -669,7 +664,7 @@ def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
 
 
 class TaskRequest(NamedTuple):
-    """A request of a task, its eligible devices, and its index among all requests of the task."""
+    """A device request of a task, its eligible devices, and its index among the task's requests."""
 
     need: Need
     may: tuple[bool, ...]
@@ -686,10 +681,10 @@ def _allocate_all(
     dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
     max_failures: float,
 ) -> list[list[Allocation]] | None:
-    """Return an allocation of the requests from index `first` on, or None if none exists.
+    """Return the device shares of each request from index `first` on, or None if some do not fit.
 
-    `mine` contains the NPUs already allocated to the current task. `dead` contains the states that
-    are known to fail.
+    `mine` contains the NPUs already allocated to the current task. `dead` contains the states in
+    which the search is known to fail.
     """
     if first == len(requests):
         return []
@@ -729,7 +724,10 @@ class _Departure(NamedTuple):
 
 
 class _DeviceRows:
-    """Builds the constraints of one node; see models/formulation/deviceshare.md and victims.md."""
+    """Builds the constraints on the devices of one node.
+
+    See models/formulation/deviceshare.md and models/formulation/victims.md.
+    """
 
     def __init__(
         self,
@@ -761,7 +759,7 @@ class _DeviceRows:
         self._exclusive: dict[tuple[int, str], list[int]] = {}
 
     def add(self, classes: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Add constraints that allocate devices to placed tasks and limit the device usage."""
+        """Add constraints that allocate devices to placed tasks and limit the usage of devices."""
         for c in classes:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -785,7 +783,7 @@ class _DeviceRows:
                 self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Add variables v, the number of tasks on each device, and return (device, v) pairs.
+        """Return (device, v) pairs; the new variable v counts the tasks on the device.
 
         The constraints are Σ_device v = number · tasks and v ≤ tasks.
         """
@@ -808,8 +806,8 @@ class _DeviceRows:
             model.add_row([variable, tasks], [1, -1], upper=0)
             device = self._devices[at]
             if device.mode == MIG:
-                # Every task on a MIG device gets one slice, so the task counts of all slice types
-                # sum to the task count `variable` of the device.
+                # Every task on a MIG device gets one slice, so the numbers of tasks on all slice
+                # types sum to `variable`.
                 kinds = slices(device, self._left[at], need)
                 counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
                 chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
@@ -833,7 +831,7 @@ class _DeviceRows:
         Per slice type, Σ w + held − evicted ≤ count · q, and over all geometries, Σ q ≤ 1. The
         variables w count the placed tasks on slices of the type, `held` is the number of used
         slices, and `evicted` the number of slices that victims release. `count` is the number of
-        slices that the geometry provides, but at least `held`. q is 1 if the geometry is in use.
+        slices in the geometry or `held`, whichever is larger. q is 1 if the geometry is in use.
 
         A device with two geometries in use gets no task until only one of them is in use.
         """
@@ -867,7 +865,7 @@ class _DeviceRows:
     def _bound_usage(self, at: int, device: SharedGpu) -> None:
         """Add constraints on the memory, cores and tasks of a device after the evictions.
 
-        An exclusive task uses only an empty device, and no other task may join it.
+        An exclusive task uses only an empty device, which no other task may use.
         """
         model, used, departures = self._model, self._used[at], self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
@@ -907,9 +905,8 @@ class _DeviceRows:
 class _DeviceUsage(Greedy):
     """Tracks device usage while tasks are placed; devices are allocated in Volcano's order.
 
-    Two states are kept: the current usage, and the usage after terminating pods have ended. A
-    nominated task that fits only in the second state gets devices there, and its usage is added to
-    both states.
+    `_used` is the current usage, and `_later` the usage once terminating pods have ended. A
+    nominated task that does not fit yet gets devices by `_later`, and its shares are added to both.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -943,7 +940,7 @@ class _DeviceUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's shares to future idle devices, or subtract them (`sign` -1)."""
+        """Remove a terminating task's shares from `_later`, or add them again (`sign` -1)."""
         for taken in self._problem.derived(self._rule.known_holdings)[node].get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -991,7 +988,7 @@ class _DeviceUsage(Greedy):
 
 
 class _ScoredDeviceUsage(_DeviceUsage):
-    """Tracks device usage like `_DeviceUsage` and also scores nodes."""
+    """Also scores nodes by the devices that a task would get."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         task_class = int(self._problem.task_class[first_task(self._problem, gang, entry)])

@@ -1,4 +1,4 @@
-"""GPU fragmentation: the expected amount of idle GPUs that a typical task cannot use.
+"""GPU fragmentation: the idle GPU capacity that a typical task is expected to find unusable.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; functions `NodeGpuShareFragAmount` and `GetTypicalPods` of the paper's simulator.
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Minimum fraction of all tasks that the typical GPU classes cover; other classes are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; others are ignored."""
 
 SHARES = 1000
-"""The sum of the GPU class weights. Integer weights make the values of the level integers."""
+"""The sum of the weights of the GPU classes; integer weights make the level an integer."""
 
 _AT_ONCE = 4096
 
@@ -59,8 +59,8 @@ _AT_ONCE = 4096
 class GpuClass:
     """A GPU class: the properties of a task that decide which GPUs it can use.
 
-    A GPU class is defined by CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
-    selection.
+    These are its CPU request in milli-CPU, the number of GPUs, the thousandths that it uses of each
+    GPU, and the selection of nodes.
     """
 
     cpu_m: int
@@ -79,7 +79,7 @@ class GpuClass:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """The sort key among equally frequent GPU classes: larger requests come first."""
+        """The sort key among equally frequent GPU classes; the largest request comes first."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -91,7 +91,7 @@ class GpuClass:
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
     """Return (GPU class, task count) pairs of the classes that cover `TYPICAL` of all tasks.
 
-    The most frequent classes come first; the last class may exceed this fraction.
+    The most frequent classes come first, and only as many as needed.
     """
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
@@ -115,7 +115,7 @@ class Target:
     share
         (M,) weight of each GPU class.
     cpu_m, number, milli
-        (M,) resources that one task requests: CPU in milli-CPU, GPUs, and thousandths of each GPU.
+        (M,) requests of one task: milli-CPU, number of GPUs, and thousandths of each GPU.
     reach
         (M, N) True if tasks of a GPU class may run on a node.
 
@@ -144,9 +144,9 @@ class Target:
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
         """Return the weighted waste (m,) of m nodes with idle CPU (m,) and idle GPUs (m, D).
 
-        All idle GPUs of a node count as waste for a GPU class that does not fit on the node or
-        requests no GPU. For a GPU class that fits, only the GPUs with less idle capacity than it
-        requests per GPU count as waste.
+        For a GPU class that does not fit on a node or requests no GPU, all idle GPU capacity of the
+        node is waste. For other classes, only GPUs with less idle capacity than a task requests of
+        each GPU are waste.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -186,7 +186,7 @@ def find_target(problem: Problem) -> Target:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Rule: a task prefers nodes where its placement causes the least GPU fragmentation.
+    """Rule: tasks prefer the nodes on which they cause the least GPU fragmentation.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return True if ready nodes have idle GPUs, and tasks request or queues use GPUs."""
+    """Return whether ready nodes have idle GPUs, and tasks request or queues use GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -224,7 +224,7 @@ def _has_gpus(problem: Problem) -> bool:
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return one resource's column (N,) of `amounts` (N, R); zeros if the resource is unknown."""
+    """Return the column (N,) of a resource in `amounts` (N, R); 0 if the resource is unknown."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -234,7 +234,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The expected amount of idle GPU capacity on ready nodes that a typical task cannot use."""
+    """The idle GPU capacity of ready nodes that a typical task is expected to find unusable."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -247,7 +247,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all tasks are placed and only classes without GPUs cause waste."""
+        """Return the value if all tasks are placed and GPUs are waste only for CPU-only classes."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -260,11 +260,10 @@ class FragLevel:
         """Return the exact expression for whole GPUs, or 0 if any task has a GPU share.
 
         The expression is Σ 1000 · share[m] · waste[m, n], where share[m] is the weight of GPU class
-        m and waste[m, n] ≥ R[n] − top[n] · runs[m, n]. Node n has R[n] idle GPUs after the
-        placements, and top[n] idle GPUs before them. Without GPU shares, a GPU class that can run
-        on a node causes no waste there. The variable runs[m, n] can be 1 only if the CPU and GPUs
-        of node n suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the
-        constraints allow it.
+        m and waste[m, n] ≥ idle[n] − top[n] · runs[m, n]. Node n has idle[n] idle GPUs after the
+        placements and top[n] before them. Without GPU shares, a GPU class that fits on a node
+        wastes no GPU there. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
+        suffice for class m; it is 1 where it can be, because the waste is minimised.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):
@@ -309,7 +308,7 @@ def _free_at_start(problem: Problem) -> I64:
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """Return each GPU's idle thousandths (N, D), given idle amounts (N, R) and no GPU shares."""
+    """Return the idle thousandths (N, D) of GPUs without shares, given idle resources (N, R)."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
@@ -333,7 +332,7 @@ def left_devices(outcome: Outcome) -> I64:
 class _FragmentationScores(Greedy):
     """Scores nodes by the fragmentation that one more task of a class would add.
 
-    The scores are cached per task class and updated for changed nodes.
+    The scores are cached by task class and updated for the nodes with new placements.
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
@@ -357,7 +356,7 @@ class _FragmentationScores(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return the scores (N,) of nodes; less waste after the placement gives a higher score."""
+        """Return the scores (N,) of nodes: the waste before minus after placing a task."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -369,7 +368,7 @@ class _FragmentationScores(Greedy):
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             if gpu_class.milli < WHOLE:
-                # The idle amounts do not change on nodes where no GPU can hold the GPU share.
+                # Nodes on which the GPU share fits on no GPU do not change.
                 left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
                 rows = np.flatnonzero(fit >= 0)
                 left[rows, fit[rows]] -= gpu_class.milli

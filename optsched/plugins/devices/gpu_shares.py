@@ -50,7 +50,7 @@ class GpuShares(Rule):
                 number = count_noun(max(have.devices - have.whole, 0), "device")
                 detail = f"shares of {requested} thousandths do not fit {number}"
                 yield Violation(self.name, f"node {name}", detail)
-        # Nominated tasks must fit after terminating pods have ended.
+        # Nominated tasks must fit once terminating pods have ended.
         for name, nominated in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -63,7 +63,7 @@ class GpuShares(Rule):
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Yield a violation if the tasks with unknown GPUs do not fit on the remaining GPUs."""
+        """Yield a violation if tasks with unknown GPUs do not fit next to those with known GPUs."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):
@@ -82,7 +82,7 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True if some task has a GPU share and the class requests GPUs or a GPU share."""
+        """Return whether any task has a GPU share and the class requests GPUs or a GPU share."""
         shape = problem.classes.shapes[task_class]
         return problem.derived(shares_devices) and _uses_gpus(shape)
 
@@ -107,7 +107,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with equal GPU amounts get equal numbers."""
+        """Number the running tasks (V,); tasks with equal GPU requests get equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -168,7 +168,7 @@ class Holding:
         return unused >= 0 and _pack(self.parts, (WHOLE,) * unused, set())
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the state with `number` more equal tasks, or fewer if `number` is negative."""
+        """Return the usage with `number` more equal tasks, or fewer if `number` is negative."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -185,9 +185,10 @@ def shares_devices(problem: Problem) -> bool:
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
-    """Return whether shares (sorted descending) fit on GPUs with idle amounts (sorted ascending).
+    """Return whether GPU shares `parts`, in descending order, fit on GPUs.
 
-    `dead` contains the states that are known to fail.
+    `free` are the idle thousandths of the GPUs in ascending order. `dead` contains the states in
+    which the search is known to fail.
     """
     if not parts:
         return True
@@ -207,8 +208,8 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
 def find_free_devices(problem: Problem) -> I64:
     """Return the idle thousandths (N, D) of each GPU of each node.
 
-    Residents with unknown GPUs are packed by best fit, largest share first. On nodes with nominated
-    tasks, the packing reserves GPUs for the nominated tasks if possible.
+    Residents with unknown GPUs are packed by best fit, largest share first. If possible, the
+    packing leaves GPUs for the tasks that are nominated to a node.
     """
     nodes = problem.snapshot.nodes
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
@@ -239,9 +240,9 @@ def find_free_devices(problem: Problem) -> I64:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return each GPU's usage in a packing of residents that leaves capacity for nominated tasks.
+    """Return the thousandths of each GPU that residents use if nominated tasks fit next to them.
 
-    Returns None if no packing exists. GPUs that are allocated whole come last.
+    Returns None if no packing fits both. GPUs that are allocated whole come last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -265,11 +266,11 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return the idle thousandths (N, D) after GPU shares and then whole GPUs have been allocated.
+    """Return the idle thousandths (N, D) after GPU shares and then whole GPUs are allocated.
 
-    GPU shares are (node, thousandths) pairs. GPU shares are allocated in descending order, each on
-    the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is the
-    number of unused GPUs to allocate whole on each node.
+    `parts` are the GPU shares as (node, thousandths) pairs. They are allocated in descending order,
+    each on the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is
+    the number of GPUs to allocate whole on each node.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
@@ -282,7 +283,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return the index (m,) of the fullest GPU with `milli` idle thousandths on each node, or -1.
+    """Return the index (m,) of each node's fullest GPU with `milli` idle thousandths, or -1.
 
     `free` (m, D) contains the idle thousandths of D GPUs on m nodes.
     """
@@ -293,10 +294,10 @@ def fullest_fit(free: I64, milli: int) -> I64:
 
 
 class Devices(Greedy):
-    """Tracks idle GPUs while tasks are placed; a share uses the fullest GPU where it fits.
+    """Tracks idle GPUs while tasks are placed; a GPU share uses the fullest GPU where it fits.
 
-    On a node with terminating pods, all tasks must also fit in some packing once these pods have
-    ended. This packing includes nominated tasks, even if they do not fit yet.
+    On a node with terminating pods, all placed and nominated tasks must also fit once these pods
+    have ended, in some packing.
 
     Attributes
     ----------
@@ -342,7 +343,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return a node's GPU usage once terminating pods have ended, including placed tasks."""
+        """Return the GPU usage of a node with all placed tasks once terminating pods have ended."""
         if node not in self._after:
             watched = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in watched.residents if t.status is not TaskStatus.RELEASING]
@@ -383,9 +384,9 @@ def _repack_node(
     comes: Sequence[tuple[int, TaskShape]],
     goes: Sequence[tuple[int, int, TaskShape]],
 ) -> None:
-    """Add constraints that repack a node's remaining tasks and its placed tasks on its GPUs.
+    """Add constraints that pack the remaining and the placed tasks of a node on its GPUs.
 
-    If the current tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
+    If the running tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
     """
     # Placed tasks use GPU capacity, and victims release it.
     changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, _, shape in goes)]
@@ -393,7 +394,7 @@ def _repack_node(
     most_placed = int(max(model.bounds[1][placed].max(), 1))
     any_placed = -1 if have.fits else model.add_indicator(placed, most_placed)
     shared = model.add_variables(0, np.ones(max(have.devices, 0), np.int64)).tolist()
-    # Constraints Σ amount·variable ≤ limit, as ((variable, amount) pairs, limit).
+    # Constraints Σ coefficient·variable ≤ bound, as ((variable, coefficient) pairs, bound).
     rows: list[tuple[list[tuple[int, int]], int]] = []
     on_device: list[list[tuple[int, int]]] = [[] for _ in shared]
     for part in sorted({share_milli(shape) for *_, shape in changes}.union(have.parts) - {0}):

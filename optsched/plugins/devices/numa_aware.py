@@ -1,4 +1,4 @@
-"""NUMA: a pod runs only on nodes whose kubelet can align the pod's CPUs and GPUs.
+"""NUMA: a pod runs only on a node whose kubelet can align the CPUs and GPUs of the pod.
 
 Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/numaaware`.
 """
@@ -56,7 +56,7 @@ _SHOWN = 3
 def requested_policy(shape: TaskShape) -> str:
     """Return the topology policy that a pod requests; empty if it requests none.
 
-    The policy matters only for pods with exclusive CPUs or GPUs.
+    The policy of a pod without exclusive CPUs and GPUs is ignored.
     """
     policy = dict(shape.notes).get(NUMA_TOPOLOGY_POLICY, "") if shape.numa else ""
     return "" if policy == Alignment.NONE else policy
@@ -145,7 +145,7 @@ class NumaAware(Rule):
     weight: int = 1
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that all tasks of a node can be assigned to its NUMA nodes."""
+        """Check that the placed tasks of each node fit together on its NUMA nodes."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -160,7 +160,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return the planned NUMA resources of each bound task with a plan, by task key."""
+        """Return the CPUs and GPUs per NUMA node that bound tasks should get, by task key."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -179,7 +179,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True if some node's kubelet aligns the class under a strict policy."""
+        """Return whether the kubelet of any node aligns the class under a strict policy."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             state is not None and state[0].alignment.is_strict and state[0].relevant_needs(needs)
@@ -187,7 +187,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that could serve a task if all their NUMA nodes were idle."""
+        """Allow the nodes on which a task fits if all NUMA nodes are idle."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -213,7 +213,7 @@ class NumaAware(Rule):
         return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with equal NUMA resources get equal numbers."""
+        """Number the running tasks (V,); equal CPUs and GPUs per NUMA node give equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, states = running_tasks(problem), problem.derived(_find_numa_states)
@@ -226,7 +226,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints that assign containers to sets of NUMA nodes and split their requests."""
+        """Add constraints that assign containers to NUMA nodes within their idle CPUs and GPUs."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions, num_pending = nodes.evictions, problem.classes.num_pending
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
@@ -252,7 +252,7 @@ class NumaAware(Rule):
             _split_requests(model, free, requested, goes, int(num_pending.max(initial=0)))
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return scores that prefer nodes on which a pod with a policy uses few NUMA nodes."""
+        """Return scores (N,) that prefer nodes on which a pod with a policy uses few NUMA nodes."""
         if not self.weight or not requested_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_NumaUsage)
@@ -260,10 +260,10 @@ class NumaAware(Rule):
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
-        """Return scores (N,) for nodes, given how many NUMA nodes (N,) a task would use.
+        """Return scores (N,), given the number `counts` (N,) of NUMA nodes that a task would use.
 
-        `nodes` (N,) selects the candidate nodes. A node gets the score 0 if the mask
-        `nodes_with_policy` (N,) excludes it, or if the number of NUMA nodes is unknown (0).
+        `nodes` (N,) selects the candidate nodes. A node scores 0 if the mask `nodes_with_policy`
+        (N,) excludes it, or if its number of NUMA nodes is unknown (0).
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -278,13 +278,17 @@ class NumaAware(Rule):
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
-    """Return each node's NUMA layout and idle amounts (N,); None for nodes without a layout."""
+    """Return the NUMA layout and the idle CPUs and GPUs of each node (N,), or None without one."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return each task's NUMA amounts, assigned in the kubelet's order or another valid order."""
+    """Return the CPUs and GPUs per NUMA node of each task, by task key.
+
+    They are assigned as by the kubelet or, if this fails with the policy `single-numa-node`, in any
+    way in which all tasks fit. The result is empty if no assignment is found.
+    """
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -331,13 +335,13 @@ _Terms: TypeAlias = "list[tuple[int, int]]"
 def _choose_cells(
     model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
 ) -> list[dict[int, _Terms]]:
-    """Add constraints that choose one set of NUMA nodes for each task of a container.
+    """Add constraints that choose a set of NUMA nodes for a container of each task.
 
     Per container, Σ_option v = tasks, where the variable v counts the tasks that use an option.
 
-    `containers` lists, for each container, its request, the variable that counts its tasks, and the
-    maximum number of tasks. Returns the (variable, amount) pairs of each set of NUMA nodes, for
-    CPUs and for GPUs. See models/formulation/numa_aware.md.
+    `containers` contains the request of each container, the variable that counts its tasks, and the
+    maximum number of tasks. Returns the (variable, amount) pairs by set of NUMA nodes, for CPUs and
+    for GPUs. See models/formulation/numa_aware.md.
     """
     requested: list[dict[int, _Terms]] = [{}, {}]
     for need, tasks, most in containers:
@@ -361,12 +365,11 @@ def _split_requests(
     goes: Sequence[tuple[int, int, Part]],
     most_tasks: int,
 ) -> None:
-    """Add constraints that split the requests for each set among its NUMA nodes.
+    """Add constraints that split the requests for a set of NUMA nodes among these nodes.
 
-    The constraints keep each NUMA node within its idle amounts.
-
-    `goes` lists, for each group of victims, its variable, its number of victims, and the amounts
-    that one victim releases. See models/formulation/victims.md.
+    They keep each NUMA node within its idle CPUs and GPUs. `goes` contains the variable of each
+    group of victims, its number of victims, and what one victim releases. See
+    models/formulation/victims.md.
     """
     for r, idle in enumerate(free):
         released: list[_Terms] = [[] for _ in idle]
@@ -395,11 +398,11 @@ def _split_requests(
 
 
 class _NumaUsage(Greedy):
-    """Tracks idle amounts of NUMA nodes, and assigns placed tasks as kubelets do.
+    """Tracks idle CPUs and GPUs of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    Two states are kept: the idle amounts, and the future idle amounts, after terminating pods have
-    ended. A nominated task that fits only in the second state gets NUMA nodes there, and its
-    amounts are subtracted from both states. If `rule` is None, no nodes are scored.
+    `_free` is idle now, and `_later` once terminating pods have ended. A nominated task that does
+    not fit yet is assigned by `_later` and subtracted from both. If `rule` is None, no nodes are
+    scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
@@ -431,7 +434,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating task's amounts to future idle amounts, or subtract them (`sign` -1)."""
+        """Add the CPUs and GPUs of a terminating task to `_later`, or subtract them (`sign` -1)."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -485,7 +488,10 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the nodes (N,) that fit a task, and the number of NUMA nodes used there, or 0."""
+        """Return the nodes (N,) that fit a task, and how many NUMA nodes (N,) it would use there.
+
+        The number is 0 on nodes without a NUMA layout.
+        """
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

@@ -1,4 +1,4 @@
-"""NUMA nodes (cells) of one Kubernetes node: idle amounts, and assignment of containers.
+"""NUMA nodes (cells) of one Kubernetes node: idle CPUs and GPUs, and assignment of containers.
 
 The assignment follows the kubelet: k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
 cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
@@ -31,7 +31,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus the amounts in `parts`, or plus them if `sign` is -1."""
+        """Return the idle CPUs and GPUs without those in `parts`, or with them if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -55,14 +55,14 @@ class Layout(NamedTuple):
     gpus: tuple[int, ...]
 
     def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
-        """Return the requests that the kubelet aligns; GPUs are omitted if no cell reports GPUs."""
+        """Return the requests that the kubelet aligns; it aligns GPUs only if a cell has GPUs."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
         return tuple(need for need in found if need.cpus or need.gpus)
 
 
 class Option(NamedTuple):
-    """Bit masks of the cells for a container's CPUs and GPUs; 0 if it requests none."""
+    """The sets of cells for the CPUs and GPUs of a container; 0 for what it does not request."""
 
     cpus: int
     gpus: int
@@ -74,12 +74,12 @@ class Option(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """The cells that provide both CPUs and GPUs, or all cells if only one is requested."""
+        """The cells that provide both CPUs and GPUs, or all if only one of them is requested."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return a node's layout, or None if its kubelet aligns no pods or its report is invalid."""
+    """Return the layout of a node; None if its kubelet aligns no pods or its report is invalid."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -94,9 +94,9 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
-    Each resource uses the fewest cells that could satisfy the request on an empty node. The cells
-    for CPUs and the cells for GPUs must overlap. Without a strict policy, the kubelet admits any
-    cells.
+    CPUs, and also GPUs, come from as few cells as could satisfy the request on an empty node. The
+    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set is that
+    of all cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,7 +109,10 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest sets of cells with `number` units; `single-numa-node` allows one cell."""
+    """Return the smallest sets of cells with `number` units of a resource.
+
+    The policy `single-numa-node` allows only single cells.
+    """
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
@@ -120,7 +123,10 @@ def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
 
 @cache
 def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """Return the options in order of preference; without a strict policy, small sets come first."""
+    """Return the sets of cells that the kubelet tries for a container, in order of preference.
+
+    Without a strict policy, these are all sets of cells, smallest first.
+    """
     if layout.alignment.is_strict:
         return options(layout, need)
     sets = sorted(range(1, 1 << len(layout.cpus)), key=lambda m: (m.bit_count(), m))
@@ -136,7 +142,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the amounts per cell that the kubelet assigns to a pod, or None on rejection."""
+    """Return the CPUs and GPUs that the kubelet assigns to a pod, or None if it rejects the pod."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,7 +161,7 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the amount per cell that an option allocates to a request, up to the idle amounts.
+    """Return the idle CPUs and GPUs that a request takes from the cells of an option.
 
     Cells that can provide both CPUs and GPUs are used first.
     """
@@ -172,7 +178,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return the CPUs and GPUs that requests can get from any cells, up to the idle amounts."""
+    """Return the idle CPUs and GPUs that requests take from any cells, even if they lack some."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -209,9 +215,8 @@ def pack_single(
 ) -> list[int] | None:
     """Return the cell of each request, or None if the requests do not fit into single cells.
 
-    `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains the states that are
-    known to fail. A search state contains the idle amounts in sorted order, because cells are
-    interchangeable.
+    `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains the states in which
+    the search is known to fail; cells are interchangeable, so a state contains sorted capacities.
     """
     if not needs:
         return []
@@ -232,7 +237,7 @@ def pack_single(
 
 
 _SubsetCapacity = tuple[int, ...]
-"""The capacity of each set of cells minus the requests within the set, by bit mask."""
+"""The capacity of each set of cells, by bit mask, minus the requests for subsets of the set."""
 
 
 def _pack_sets(
@@ -244,8 +249,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The request at `at[0]` tries only its options from index `at[1]` on, so equal requests get
-    options in ascending order.
+    The first of them tries only its options from index `at[1]` on, so equal requests use options in
+    ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -277,14 +282,13 @@ def _pack_sets(
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """Return the idle amounts of a node's cells, and the amounts that each resident uses.
+    """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
-    The amounts that the agent reports for a pod count as used while the pod exists, and as idle
-    otherwise. The remaining reported usage is attributed to the other residents, oldest first. The
-    cells of these other residents are known only from a plan. A resident that requests more than
-    the remaining reported usage must have started after the last report. The amounts of a resident
-    that started later are those planned when it was bound or, without a plan, those that the
-    kubelet would assign.
+    What the agent of the node reports for a pod is used while the pod exists, and idle otherwise.
+    The agent also reports usage without naming pods, which belongs to the other residents, oldest
+    first; their cells are known only from the plan that bound them. A resident that requests more
+    than is left of this usage has started after the report. It uses what was planned when it was
+    bound or, without a plan, what the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -323,7 +327,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield each resident that the agent has not fully reported yet, with its missing requests."""
+    """Yield each resident with requests that the agent has not reported yet, and these requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]
@@ -358,7 +362,7 @@ def _find_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the amounts per cell that were planned when a task was bound, limited to `most`."""
+    """Return what was planned per cell when a task was bound, limited to `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

@@ -1,4 +1,4 @@
-"""Reserve CPU and memory in proportion to idle devices, for tasks that will use the devices.
+"""Reserve CPU and memory for idle devices, so that tasks can use the devices later.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -46,7 +46,7 @@ class KeptPerDevice:
 
 @dataclass(frozen=True)
 class Proportions(Rule):
-    """Rule: tasks without devices leave enough CPU and memory idle for a node's idle devices."""
+    """Rule: tasks without devices leave CPU and memory for the idle devices of their nodes."""
 
     name = "proportions"
     hard_switch = Switch.PREDICATE
@@ -55,7 +55,7 @@ class Proportions(Rule):
     proportions: tuple[KeptPerDevice, ...] = ()
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the rule on each node, with the node's tasks in the most favourable order."""
+        """Check the rule on each node, as if its tasks were placed in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             offers = node.offers
@@ -82,19 +82,17 @@ class Proportions(Rule):
         return any(requested.get(p.device, 0) for p in self.proportions)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for classes without devices, which must leave resources for idle devices."""
+        """Return True for task classes without devices, which must leave resources for devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints that leave resources for the idle devices of each node.
 
         Per node, device type and resource, Σ request · u − Σ max(kept · devices − request, 0) · u ≤
-        slack (see `_Slack`).
-
-        The first sum is over task classes without devices, the second over task classes with
-        devices. The variable u counts the tasks of a class on a node. `kept` is the amount to
-        reserve per idle device, and `devices` the number that one task requests. The constraint of
-        a node is enforced only if tasks without devices are placed on the node.
+        slack (see `_Slack`). The first sum is over task classes without devices, the second over
+        task classes with devices. The variable u counts the tasks of a class on a node, `kept` is
+        the reserve per idle device, and `devices` the number of devices that a task requests. The
+        constraint holds only on nodes on which tasks without devices are placed.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
@@ -103,8 +101,7 @@ class Proportions(Rule):
         active, exempt = self._active_proportions(problem), self._exempt(problem)
         if not active:
             return
-        # Index (N,) of the variable that is 1 if tasks without devices are placed on the node, or
-        # -1.
+        # (N,) variable that is 1 if tasks without devices are placed on the node; -1 without one.
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~exempt[:, None]
         most = int(problem.classes.num_pending.sum())
@@ -117,7 +114,7 @@ class Proportions(Rule):
             bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
             for resource in SECONDARY:
                 _, _, slack, change = _Slack.from_problem(problem, proportion, resource)
-                # The best-case change (C,) of the slack by one task of each class.
+                # (C,) change of the slack by one task of each class, in the most favourable order.
                 change = np.where(exempt, np.maximum(change, 0), change)
                 for n in bound:
                     placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
@@ -130,7 +127,7 @@ class Proportions(Rule):
                         form.model.add_rows(0, use.variables, use.coefficients, upper=upper)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Returns None if no node has a device for which resources are reserved."""
+        """See `Rule`."""
         active = self._active_proportions(problem)
         slack = [_Slack.from_problem(problem, p, r) for p, r in product(active, SECONDARY)]
         return _SlackState(self._exempt(problem), slack) if active else None
@@ -152,9 +149,9 @@ class Proportions(Rule):
 class _Slack(NamedTuple):
     """Slack (N,) of nodes for one device type and resource, and its change (C,) per placed task.
 
-    The slack is the idle amount minus the reserve for idle devices; it may be negative.
-    `has_device` (N,) selects the nodes that offer the device. `requested` (C,) is the amount of the
-    resource that one task of each class requests.
+    The slack is the idle amount of the resource minus the reserve for idle devices; it may be
+    negative. `has_device` (N,) selects the nodes with the device type. `requested` (C,) is the
+    request of one task of each class for the resource.
     """
 
     has_device: Bool
@@ -164,7 +161,7 @@ class _Slack(NamedTuple):
 
     @classmethod
     def from_problem(cls, problem: Problem, proportion: KeptPerDevice, resource: str) -> _Slack:
-        """Return the `_Slack` at the start of the session, before tasks are placed."""
+        """Return the slack at the start of the session."""
         offers, device = problem.derived(Offers), proportion.device
         reserved, requested = proportion.reserved_amount(resource), offers.requests_of(resource)
         return cls(
@@ -177,7 +174,7 @@ class _Slack(NamedTuple):
 
 @dataclass(eq=False)
 class _SlackState(Greedy):
-    """Tracks the slack (idle amount minus reserve) of nodes while tasks are placed.
+    """Tracks the slack of nodes while tasks are placed.
 
     `_exempt` (C,) is the mask of task classes that request a device.
     """

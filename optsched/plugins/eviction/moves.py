@@ -80,7 +80,7 @@ class Moves:
         The maximum number of tasks of a gang that one round may evict, by gang index. Other gangs
         have no limit.
     whole
-        Indices of gangs that may be evicted as a whole if their minimums protect every task.
+        Indices of gangs that may be evicted as a whole if the loss of one task would break them.
     relief
         The excess load of nodes: a task is moved only while its node has excess load. None to move
         all tasks.
@@ -213,9 +213,9 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Thresholds for CPU, memory and pods, in millionths of the allocatable amount. A node with at
-        most `low_ppm` of every resource in use may receive pods. Pods are moved off a node while
-        more than `high_ppm` of any resource is in use.
+        Utilization thresholds for CPU, memory and pods, in millionths. A node that uses at most
+        `low_ppm` of every resource may receive pods. Pods are moved off a node while it uses more
+        than `high_ppm` of any resource.
     below_class
         Name of a PriorityClass. Only pods with a lower priority are moved.
     fits

@@ -1,4 +1,4 @@
-"""Enqueueing votes of `overcommit` and `resourcequota`, and enqueued gangs' expected usage.
+"""The plugins `overcommit` and `resourcequota`, and the expected usage of enqueued gangs.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def least_resources(problem: Problem) -> I64:
-    """Return the missing resources (G, R) of each gang; resources that are not listed are 0.
+    """Return the missing resources (G, R) of each gang.
 
-    These are `minResources` minus the requests of succeeded tasks (`Gang.missing_resources`).
+    These are `minResources` minus the requests of succeeded tasks (`Gang.missing_resources`); 0 for
+    resources that `minResources` does not list.
     """
     stake_of, stakes = problem.gang_columns.stakes
     columns = {name: r for r, name in enumerate(problem.resources)}
@@ -57,7 +58,7 @@ def _is_enqueued(row: GangRow) -> bool:
 
 
 def sum_by_queue(problem: Problem, gangs: I64) -> I64:
-    """Return the total missing resources (Q, R) of given gangs per queue, without child queues."""
+    """Return the total missing resources (Q, R) of those of the given gangs in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = gangs[problem.queue_of[gangs] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -65,11 +66,11 @@ def sum_by_queue(problem: Problem, gangs: I64) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return the missing resources (Q, R) of gangs in phase Inqueue, minus their elastic amounts.
+    """Return the missing resources of enqueued gangs minus elastic resources (Q, R), per queue.
 
-    The elastic amount of a gang is its allocation beyond its missing resources. Volcano adds
-    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
-    amount, because Volcano creates a PodGroup with the pod's request.
+    The elastic resources of a gang are its allocation beyond its missing resources. Volcano counts
+    them as idle (`JobInfo.GetElasticResources`). A bare pod has no elastic resources, because
+    Volcano creates a PodGroup with the pod's request.
     """
     least = least_resources(problem)
     expected = sum_by_queue(problem, list_enqueued_gangs(problem))
@@ -83,7 +84,7 @@ def expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Permits enqueueing while usage plus enqueued gangs' missing resources is within a limit.
+    """Rule: the usage and the missing resources of enqueued gangs stay within a limit.
 
     Attributes
     ----------
@@ -107,7 +108,7 @@ class Overcommit(Rule):
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`.
 
-        The reason states the limit, the usage and the gangs with reservations.
+        The reason states the limit, the usage and the enqueued gangs that reserve resources.
         """
         problem, least = outcome.problem, least_resources(outcome.problem)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
@@ -121,7 +122,7 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return the usage (R,) of ready nodes before the session, and the reserved amounts (R,).
+    """Return the resources (R,) used on ready nodes before the session, and those reserved (R,).
 
     An enqueued gang without running tasks reserves its missing resources.
     """
@@ -132,10 +133,9 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
 
 
 class _Budgets(Greedy):
-    """The resources within the limit of `overcommit` that are neither used nor reserved.
+    """Votes of `overcommit`, with the resources within its limit that are not used or reserved.
 
-    If the rule sets `keeps_shares`, each queue has a share of the limit that other queues cannot
-    reserve.
+    If the rule sets `keeps_shares`, each queue has a share that other queues cannot reserve.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, rule: Overcommit) -> None:
@@ -170,15 +170,16 @@ class _Budgets(Greedy):
 
 
 def list_reserving_gangs(outcome: Outcome) -> I64:
-    """Return the enqueued gangs without running tasks, from this and earlier sessions."""
+    """Return the gangs without running tasks that this or an earlier session has enqueued."""
     before = list_enqueued_gangs(outcome.problem)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
 
 def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
-    """Return the reason that a gang would exceed an enqueueing limit; `limit` describes the limit.
+    """Return the reason that a gang would exceed a limit on enqueued gangs.
 
-    `at` is the index of the queue that has the limit, or `WHOLE_CLUSTER`.
+    `at` is the index of the queue that has the limit, or `WHOLE_CLUSTER`. The reason begins with
+    the text `limit`.
     """
     problem, gangs = outcome.problem, outcome.problem.snapshot.gangs
     name, least = problem.resources[resource], least_resources(problem)[:, resource]
@@ -242,11 +243,11 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Expected quota usage, keyed by quota and resource or by namespace and resource."""
+"""Expected usage by ResourceQuota and resource, or by namespace and resource."""
 
 
 class ResourceQuota(Rule):
-    """Permits enqueueing a gang if its demand plus current and expected usage fits every quota."""
+    """Rule: current usage, expected usage and an enqueued gang's demand fit every ResourceQuota."""
 
     name = "resourcequota"
 
@@ -275,7 +276,7 @@ class ResourceQuota(Rule):
 
 
 def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
-    """Yield (quota, resource, amount) triples for what a gang's missing pods will use."""
+    """Yield (quota, resource, amount) triples of what a gang's missing pods will use."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
@@ -284,10 +285,10 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 
 
 def _bound_quota_use(gang: Gang, name: str) -> int:
-    """Return a lower bound on the amount of a quota resource that a gang's missing pods will use.
+    """Return a lower bound on what a gang's missing pods will use of the quota resource `name`.
 
-    The quota's usage already includes existing pods. Succeeded pods are not replaced. Each missing
-    pod adds an equal fraction of `minResources`.
+    The usage of a quota already includes existing pods. Succeeded pods are not replaced. Each
+    missing pod adds an equal fraction of `minResources`.
     """
     there = sum(task.status is not TaskStatus.FAILED for task in gang.tasks)
     missing = max(gang.min_member - there, 0)
@@ -297,7 +298,7 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
     whole = least.get(name, 0)
     if not name.startswith(_LIMITS):
         # `cpu` and `requests.cpu` denote the same resource. `requests.cpu` is larger if some pods
-        # have only limits, which the API server copies to requests. Without requests, limits count.
+        # have only limits, which the API server copies to requests. Limits count if both are 0.
         plain = name.removeprefix(_REQUESTS)
         requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
         whole = requested or least.get(f"{_LIMITS}{plain}", 0)
@@ -307,10 +308,9 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return the larger of a quota's usage in its status and the usage of the known pods.
+    """Return the larger of the usage in a quota's status and the usage of the known pods.
 
-    Pods and quotas arrive on different watches, so a quota's status may be older than the known
-    pods.
+    Pods and quotas arrive on different watches, so the status of a quota may be out of date.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
@@ -350,7 +350,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """Votes on enqueueing for `resourcequota`; tracks the usage expected for enqueued gangs."""
+    """Votes of `resourcequota`, with the expected usage of enqueued gangs."""
 
     _problem: Problem
     _expected: Expected

@@ -72,11 +72,10 @@ class Gang(Rule):
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
-        """Check that the idle resources cover the starting gangs' minResources and all placements.
+        """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        The minResources of each gang are checked separately, and all placements are checked
-        together. For the second check, the excess of minResources over a starting gang's requests
-        is added.
+        The minResources of each gang is checked alone, and all placements are checked together. The
+        second check adds the part of minResources that exceeds the requests of a starting gang.
         """
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
@@ -106,8 +105,8 @@ class Gang(Rule):
         y[h] is the number of started gangs, and x[f] is the number of placed tasks of a set f of
         equal tasks. A gang has count[f] of these tasks and must place need[h] tasks.
 
-        These constraints are omitted for gangs that place all tasks or none, because their x equals
-        count · y. Further constraints keep placements and minResources within the idle amounts.
+        The constraints are omitted for gangs that place all tasks or none: their x[f] equals
+        count[f] · y[h]. Further constraints keep placements and minResources within idle capacity.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -150,7 +149,7 @@ class Gang(Rule):
         return switch(problem, ledger)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason is that minResources exceeds the idle amounts of the cluster."""
+        """See `Rule`. The reason is that minResources exceeds the idle resources of the cluster."""
         problem = outcome.problem
         least = problem.shapes.least[problem.shape_of[gang]]
         free = outcome.idle_total
@@ -165,14 +164,17 @@ class Gang(Rule):
 
 
 def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
-    """Return whether a gang with only the given tasks is below a minimum, in total or per role."""
+    """Return whether a gang with only the given tasks has fewer than its minimum.
+
+    The minimum applies to the number of tasks, in total and per role.
+    """
     return len(tasks) < gang.min_member or any(
         sum(t.role == role for t in tasks) < least for role, least in gang.role_minimums
     )
 
 
 def _still_missing(gang: GangObject) -> dict[str, int]:
-    """Return the positive amounts of `minResources` that succeeded tasks have not used."""
+    """Return the resources of `minResources` that succeeded tasks have not used."""
     least_of = dict(gang.role_minimums)
     succeeded: dict[str, list[Task]] = {}
     for task in gang.tasks if gang.min_resources else ():
@@ -188,7 +190,7 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes, as if pods with an `excluded` status had ended."""
+    """Return the idle resources of ready nodes, as if pods with an `excluded` status had ended."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -200,9 +202,9 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add the constraint Σ x[f] ≥ need · y over the sets f of equal tasks of a gang class.
+    """Add the constraint Σ x[f] ≥ need · y over the sets f of equal tasks in `entries`.
 
-    x[f] is the number of placed tasks of f; the variable `start` (y) counts the started gangs.
+    x[f] is the number of placed tasks of f; y is the variable `start`, the number of started gangs.
     """
     if need:
         variables = np.append(form.placed_variable[entries], start)
@@ -211,7 +213,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return the amounts (S, R) by which minResources exceeds a gang's pending requests.
+    """Return the resources (S, R) by which minResources exceeds a gang's pending requests.
 
     The axis S numbers the distinct `GangShape` objects.
     """
@@ -226,8 +228,8 @@ def excess_resources(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders gangs: first partly running, then unstarted, then started (Volcano `gang.go`).
 
-    A partly running gang runs fewer tasks than its minimum. Running tasks of a partly running gang
-    occupy devices but do no work until its other tasks are placed.
+    A partly running gang runs fewer tasks than its minimum. Its tasks occupy devices but do no work
+    until the other tasks of its minimum run.
     """
 
     orders_by_class = True
@@ -263,7 +265,7 @@ class _Order(Greedy):
     reclaimable = preemptable
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of gangs that run more than their minimum."""
+        """See `VictimReach`. Selects the tasks of gangs that run more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
@@ -290,7 +292,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """Orders gangs as `_Order` does, and also checks minResources."""
+    """Also checks minResources, for problems in which gangs have minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -323,7 +325,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether `idle` covers `least` plus the excess that is kept for started gangs."""
+        """Return whether `idle` (R,) covers `least` (R,) and what is kept for started gangs."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
@@ -375,7 +377,7 @@ class SubGroups(Rule):
         )
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`. Selects gangs for which the model chooses the subgroups that start."""
+        """See `Rule`. Selects the gangs whose starting subgroups the model chooses."""
         apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
         if not any(apart):
             return None
@@ -419,7 +421,7 @@ class SubGroups(Rule):
 
 @dataclass(eq=False)
 class _SubGroupCounts(Greedy):
-    """Checks that enough subgroups start, and that each started subgroup has its minimum."""
+    """Checks that a gang starts enough subgroups, and each of them with its minimum of tasks."""
 
     _problem: Problem
     _count: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
@@ -439,7 +441,7 @@ class _SubGroupCounts(Greedy):
 
 
 def _open_parts(shape: GangShape) -> list[int]:
-    """Return the indices of the subgroups that have fewer tasks than their minimum."""
+    """Return the indices of the subgroups that run fewer tasks than their minimum."""
     return [p for p, part in enumerate(shape.parts) if part.need]
 
 
@@ -449,8 +451,8 @@ def _open_parts(shape: GangShape) -> list[int]:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    Before a gang's first placement, the returned tasks are its minimum, in task order; later they
-    are a single task.
+    Before its first placement, these are the first tasks of the gang that make up its minimum;
+    later, a single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -476,7 +478,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry (a set of equal tasks); the others follow."""
+    """Return the index of the first task of the set `entry` of equal tasks; the others follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
