@@ -95,8 +95,8 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
     CPUs, and also GPUs, come from as few cells as could satisfy the request on an empty node. The
-    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set is that
-    of all cells.
+    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set
+    contains all cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
