@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SESSIONS = "optsched_sessions_total"
+TOO_MANY = "WaitsForItsTurn: more jobs are pending than a session can consider in its time"
+HURRIED = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: predicates}, {name: proportion}]
+solver: {engine: none, budget: 20ms}
+"""
 
 
 MARKS = {
@@ -309,3 +316,21 @@ def _swap(path: Path, text: str) -> None:
     fresh = path.with_name("fresh")
     fresh.write_text(text)
     fresh.replace(path)
+
+
+def test_a_session_leaves_the_jobs_for_which_it_has_no_time_to_later_ones(site: Site) -> None:
+    """Within 100 ms and a budget of 20 ms, a session considers about 480 different pods."""
+    site.nodes(1)
+    other = site.queue("other")
+    policy = site.file("policy.yaml", HURRIED)
+    for number in range(600):
+        site.pod(f"many-{number}", cpus=100, memory=f"{number + 1}Mi")
+    scheduler = site.scheduler("--config", str(policy))
+    events = f"/api/v1/namespaces/{site.name}/events"
+    until(
+        lambda: [e for e in site.api.items(events) if TOO_MANY in e["message"]],
+        "some pods wait for a later session",
+    )
+    site.gang("small", 1, queue=other)
+    site.await_bound("small", 1)
+    assert scheduler.metric(SESSIONS) > 1
