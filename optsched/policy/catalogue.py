@@ -264,10 +264,10 @@ class Catalogue:
     """
 
     plugins: Mapping[str, Plugin]
-    entries: Mapping[str, Entry] = field(default_factory=dict)
-    warnings: tuple[Problem, ...] = ()
-    actions: Mapping[str, Action] = field(default_factory=lambda: ACTIONS)
-    action_entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, Entry]
+    warnings: tuple[Problem, ...]
+    actions: Mapping[str, Action]
+    action_entries: Mapping[str, Entry]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -299,10 +299,6 @@ class Catalogue:
         return _load_entry(
             entry, ACTION_ENTRY_POINTS, self.actions, _find_action_mistake, _complete_action
         )
-
-
-BUILT_IN: Final = Catalogue(PLUGINS)
-"""The catalogue of the built-in plugins and actions."""
 
 
 def _load_entry(

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from optsched.policy.catalogue import Shelf
 from optsched.policy.diagnostic import Findings, PolicyError, Problem, nearest
 from optsched.policy.located import read_tree
-from optsched.policy.model import API_VERSION, KIND, policy_of_model
-from optsched.policy.volcano import policy_of_volcano
+from optsched.policy.policy_formats import API_VERSION, KIND, policy_of_model, policy_of_volcano
 
 if TYPE_CHECKING:
     from collections.abc import Callable

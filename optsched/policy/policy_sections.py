@@ -16,7 +16,7 @@ from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import select_overriding
 from optsched.plugins.shares.tree_fairness import HALF_LIFE
-from optsched.policy.catalogue import BUILT_IN, NEED_SOLVER, proposer_of, rules_of
+from optsched.policy.catalogue import NEED_SOLVER, proposer_of, rules_of
 from optsched.policy.diagnostic import nearest
 from optsched.policy.located import (
     describe_value,
@@ -61,7 +61,7 @@ class ActionReader:
     """
 
     findings: Findings
-    catalogue: Catalogue = BUILT_IN
+    catalogue: Catalogue
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
     def name(self, word: str, spot: Spot) -> str | None:
@@ -230,7 +230,7 @@ class TierReader:
 
     word: str
     findings: Findings
-    catalogue: Catalogue = BUILT_IN
+    catalogue: Catalogue
     spots: dict[str, Spot] = field(default_factory=dict)
     is_complete: bool = True
     rule_owners: dict[str, str] = field(default_factory=dict)

@@ -9,8 +9,7 @@ from optsched.cli.plugin_reference import format_configuration
 from optsched.plugins.extension_points import Switch
 from optsched.plugins.registry import ALIASES
 from optsched.policy import PolicyError, SolverKind, parse_policy
-from optsched.policy.model import FIELDS
-from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS
+from optsched.policy.policy_formats import MODEL_FIELDS, VOLCANO_FIELDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
@@ -44,6 +43,6 @@ def test_tables_say_what_the_code_says() -> None:
 
 
 def test_every_name_is_mentioned() -> None:
-    names = [*ALIASES, *FIELDS, *VOLCANO_FIELDS, *(f.value for f in Switch)]
+    names = [*ALIASES, *MODEL_FIELDS, *VOLCANO_FIELDS, *(f.value for f in Switch)]
     flat = TEXT.replace("`admission.by`", "`admission`")
     assert [n for n in names if f"`{n}`" not in flat] == []
