@@ -51,9 +51,10 @@ class Usage:
     Attributes
     ----------
     seconds
-        (resource, base units times seconds) pairs, sorted by resource name.
+        (resource, usage) pairs, sorted by resource name. A usage is the decayed integral of the
+        held amount over time, in base units times seconds.
     at_ms
-        The instant at which `seconds` is valid, in epoch milliseconds.
+        Time up to which `seconds` counts the usage, in epoch milliseconds.
     """
 
     seconds: tuple[tuple[str, float], ...] = ()
@@ -87,7 +88,7 @@ class Usage:
 
 
 def _mean_s(half_life_ms: int) -> float:
-    """Return the mean lifetime in seconds of an exponential decay, half-life divided by ln 2.
+    """Return the mean lifetime of an exponential decay in seconds: its half-life divided by ln 2.
 
     Raises ValueError unless the half-life is positive.
     """

@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """A cache with two generations; a value is kept for at least `size` additions after a read."""
+    """A cache that keeps each value for at least `size` additions after the value was last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
         """`count_used` returns how many values are in use; at least that many values are kept."""

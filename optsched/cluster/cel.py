@@ -5,8 +5,8 @@ The subset has literals, `device.driver`, `device.attributes["d"].name`,
 string methods are `startsWith`, `endsWith` and `contains`; the methods of `quantity("…")` are
 `compareTo`, `isGreaterThan` and `isLessThan`. If an expression uses anything else, compiling it
 raises `Unsupported`, which names what is not supported. If the evaluation on a device fails, for
-example because the device lacks an attribute, `CelError` is raised. Kubernetes:
-`k8s.io/dynamic-resource-allocation`, package cel.
+example because the device lacks an attribute, `CelError` is raised. The semantics are those of the
+package cel in `k8s.io/dynamic-resource-allocation`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CelError(ValueError):
 
 
 class Domains(dict[str, "Value"]):
-    """Maps each domain of names to a device's attributes or capacities; other domains have none."""
+    """Maps a domain, such as `gpu.nvidia.com`, to a device's attributes or capacities in it."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -285,7 +285,7 @@ def _negate(term: Term) -> Term:
 
 
 def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
-    """Return whether any term is true (CEL `||`); errors count only if no term is true."""
+    """Return whether any term is true (CEL `||`); an error is raised only if no term is true."""
     failed: CelError | None = None
     for term in terms:
         try:
@@ -299,7 +299,6 @@ def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
 
 
 def _element(term: Term, key: Term, device: CelDevice) -> Value:
-    """Return the map element with the given key; raises CelError if the map lacks the key."""
     holder, name = term(device), key(device)
     if isinstance(holder, dict) and isinstance(name, str):
         try:
@@ -311,7 +310,6 @@ def _element(term: Term, key: Term, device: CelDevice) -> Value:
 
 
 def _key_exists(term: Term, device: CelDevice) -> Value:
-    """Return whether a device has the attribute or capacity that a term reads (CEL `has`)."""
     try:
         term(device)
     except CelError:
@@ -320,7 +318,6 @@ def _key_exists(term: Term, device: CelDevice) -> Value:
 
 
 def _quantity(term: Term, device: CelDevice) -> Value:
-    """Parse the string value of a term as a quantity; raises CelError for any other value."""
     text = term(device)
     try:
         return parse_quantity(text if isinstance(text, str) else "")

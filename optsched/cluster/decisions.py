@@ -84,7 +84,7 @@ class Sense(StrEnum):
 
 
 class LevelStatus(StrEnum):
-    """How good a level's value is proved to be."""
+    """What is proved about a level's value."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -163,15 +163,14 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Names of the rules that the model behind the bounds omits.
+        Names of the rules that the model for the bounds omits.
     shares
         Shares of the queues that have demand, sorted by queue name.
     limitations
         Reasons why the plan is not proved optimal even if every level is: for example, the bounds
         do not cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        Sentences that each name a rule and the capacity that it keeps idle although pending gangs
-        could use it.
+        One sentence for each rule that keeps capacity idle although pending gangs could use it.
 
     """
 
@@ -270,9 +269,9 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether `progress` differs in value or bound from the last entry of `history`.
+    """Return whether the value or bound of a level has changed since its last progress.
 
-    Only entries of the same solve and level are compared.
+    The last progress is the latest one in `history` of the same solve and level.
     """
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)

@@ -352,7 +352,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims that no task uses any more; `ended` holds task keys.
+        """Return the keys of the claims that no task uses once the tasks `ended` (keys) have ended.
 
         `residents` are the tasks on nodes, including those in `ended`.
         """
@@ -443,9 +443,9 @@ class Devices:
         """Return a node's devices that a request can get, and the number of devices that it needs.
 
         Devices are given as indices into `on_node[node]`. If the evaluation of a selector fails on
-        any device, the request can get none, because Kubernetes rejects the node in this case. A
-        request for all devices also needs the matching devices that cannot be allocated; if there
-        are any, it cannot be satisfied on the node.
+        any device, the request can get no device of the node, because Kubernetes rejects the node
+        in this case. A request for all devices also needs the matching devices that cannot be
+        allocated. If there are such devices, the node cannot satisfy the request.
         """
         devices = self.on_node.get(node, ())
         try:

@@ -42,8 +42,8 @@ def gpus_of(node: Node) -> int:
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of a GPU that a task occupies on a node.
 
-    Whole GPUs, GPU shares and vGPUs are included. MIG slices with their own resource name and
-    ResourceClaim devices are not.
+    Whole GPUs, GPU shares and vGPUs count. MIG slices with their own resource name and devices of
+    ResourceClaims do not count.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
@@ -67,8 +67,8 @@ class GpuBook:
     """The free capacity of each GPU of a node, in thousandths of a GPU.
 
     Scheduler plugins only check that requests fit; the device plugin on the node picks the GPUs.
-    This class assumes that the device plugin picks the GPU with the least sufficient free capacity
-    for a GPU share, and the lowest-numbered unused GPUs for whole GPUs.
+    This class assumes that a GPU share gets the GPU with the least free capacity that suffices, and
+    that a request for whole GPUs gets the unused GPUs with the lowest indices.
 
     `is_plain` is true if all GPUs of the node belong to the resource that supports GPU shares.
     """
@@ -102,7 +102,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return the GPUs for each task; the free capacity does not change.
+        """Return the GPU indices for each task, without changing the free capacity.
 
         GPUs are assigned to one task after the other; if some task then does not fit, a joint
         assignment to all tasks is tried.

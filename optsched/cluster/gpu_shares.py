@@ -49,7 +49,7 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """Return the geometry position of the slice with index `number` in the profile `kind`."""
+        """Return the geometry position of slice `number` of the profile with index `kind`."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 
@@ -62,7 +62,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """An NPU chip type; without templates, its devices are only used whole.
+    """An NPU chip type; tasks can share its devices only if it has templates.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class GpuShareRequest:
     percent
         Percentage of each device's memory.
     cores
-        Percentage of each device's cores; a request of `ALL_CORES` gets a device of its own.
+        Percentage of each device's cores; a request for `ALL_CORES` gets an exclusive device.
     npu
         The chip name of NPUs; empty for vGPUs.
     """
@@ -173,9 +173,9 @@ class GpuShareRequest:
 class GpuShare:
     """The share of one device that a task holds.
 
-    `container` is an index into the pod's containers that request shares. `instance` names a MIG
-    slice (`geometry-position`) or an NPU template, or is empty. `npu` is the chip name of an NPU,
-    empty for a GPU.
+    `container` is the index of the container among the pod's containers that request shares.
+    `instance` names a MIG slice (`geometry-position`) or an NPU template, or is empty. `npu` is the
+    chip name of an NPU, empty for a GPU.
     """
 
     key: str

@@ -93,7 +93,8 @@ class Numa:
     cells
         NUMA nodes, sorted by number.
     holds
-        The NUMA resources of pods that the agent reports; unreported pods may hold more resources.
+        The NUMA resources that pods hold according to the agent. Pods that the agent does not
+        report may hold further resources.
     problem
         The reason that the agent's report is invalid; empty if it is valid.
 

@@ -67,7 +67,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The codes of validation errors; an event about an error has its code as reason."""
+    """The codes of validation errors; an event about a validation error has the code as reason."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"

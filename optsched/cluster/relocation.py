@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 PATIENCE_MS = 120_000
 """Milliseconds after an eviction for which capacity stays reserved for the replacement pod."""
 
-_ALONE = "pod:"
-"""Name prefix of the gangs that consist of a bare pod."""
+_BARE_POD = "pod:"
+"""Prefix of the name of a gang that consists of a bare pod."""
 
 _MARK = "~"
 """Suffix of the keys of tasks without a pod; Kubernetes object names cannot contain "~"."""
@@ -85,12 +85,12 @@ def successor_of(task: Task, to: str) -> Task:
 
 
 def is_successor(key: str) -> bool:
-    """Return whether the key is that of a successor or expected task, whose pod does not exist."""
+    """Return whether a task key belongs to a successor or an expected task, which has no pod."""
     return key.endswith(_MARK)
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot with moved tasks: they are evicted, and their successors are nominated.
+    """Return the snapshot in which tasks are moved: evicted, with nominated successors.
 
     `places` maps the key of each moved task to the node of its successor.
     """
@@ -176,8 +176,8 @@ class Kept:
         The cluster with capacity reserved for every replacement: replacement pods that exist are
         nominated to their nodes, and expected tasks stand for the others.
     left
-        Maps the key of the gang for which pods were moved to the moves whose replacement does not
-        exist yet.
+        Moves whose replacement pod does not exist yet, keyed by the gang for which the pods were
+        moved.
 
     """
 
@@ -252,13 +252,12 @@ class _Arrivals:
         task = self._tasks.get(move.task)
         if task is not None and task.uid == move.uid:
             return task.status is TaskStatus.RELEASING
-        is_alone = _is_alone(move.gang)
-        if not is_alone and move.gang not in self._snapshot.gang_by_key:
+        if not _is_bare_pod(move.gang) and move.gang not in self._snapshot.gang_by_key:
             return False
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Return the node of each replacement pod (by task key), and the moves with such a pod."""
+        """Return the nodes of replacement pods by task key, and the moves that have such a pod."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -267,7 +266,7 @@ class _Arrivals:
         for recreator, own_moves in by_owner.items():
             waiting = self._waiting.get(recreator, [])
             gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
-            if gang is not None and not _is_alone(gang.key):
+            if gang is not None and not _is_bare_pod(gang.key):
                 # The moves stay open until the gang runs its minimum or all replacements exist.
                 num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
                 if num_ready < gang.min_member and len(waiting) < len(own_moves):
@@ -285,12 +284,11 @@ class _Arrivals:
 
 def _recreator(gang: str, owner: str, task: str) -> str:
     """Return a key that is equal for a moved pod and its replacement: gang, owner or task key."""
-    return (owner or task) if _is_alone(gang) else gang
+    return (owner or task) if _is_bare_pod(gang) else gang
 
 
-def _is_alone(gang: str) -> bool:
-    """Return whether a gang consists of a bare pod, given the gang's key."""
-    return gang.partition("/")[2].startswith(_ALONE)
+def _is_bare_pod(gang: str) -> bool:
+    return gang.partition("/")[2].startswith(_BARE_POD)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
@@ -301,7 +299,7 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
     by_gang: dict[str, list[Task]] = {}
     queue_of: dict[str, str] = {}
     for move in moves:
-        gang = move.gang + _MARK if _is_alone(move.gang) else move.gang
+        gang = move.gang + _MARK if _is_bare_pod(move.gang) else move.gang
         task = Task(
             move.task + _MARK,
             TaskShape(move.request),
@@ -337,11 +335,11 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
 def with_terminating(
     snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
 ) -> Snapshot:
-    """Return the snapshot in which the tasks in `tasks` (keys) are evicted and terminate.
+    """Return the snapshot in which the tasks with the keys `tasks` are evicted and terminating.
 
     If `still_request` is true, the requests of the evicted tasks still count for their queues
-    (`Task.is_victim`). If it is false, the requests of other tasks, such as replacements, count
-    instead. Unchanged objects are shared with `snapshot`.
+    (`Task.is_victim`). If `still_request` is false, the requests of other tasks, such as
+    replacements, count instead. Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot
@@ -361,7 +359,7 @@ def with_terminating(
 def _mark_terminating(
     tasks: tuple[Task, ...], keys: Collection[str], marked: dict[int, Task], *, is_victim: bool
 ) -> tuple[Task, ...]:
-    """Return `tasks` with those in `keys` evicted; the same tuple if none of them is in `keys`.
+    """Return the tasks, with those in `keys` evicted; the same tuple if no task is in `keys`.
 
     `marked` maps the `id()` of each original task to its evicted copy.
     """
@@ -388,8 +386,8 @@ def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
     """Return a gang's terminating tasks that still count against the quota of their queue.
 
     A pod that a user deletes may run until its grace period ends, and the user chooses this period.
-    It therefore counts until it has ended, as in a ResourceQuota. Pods that a scheduler evicted do
-    not count, because their capacity is meant for the preemptors.
+    The pod therefore counts until it has ended, as in a ResourceQuota. Pods that a scheduler
+    evicted do not count, because their capacity is meant for the preemptors.
     """
     found = [
         task

@@ -60,7 +60,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _CacheOwner:
-    """Base class of objects that cache values computed from them."""
+    """Base class of objects that cache values which are computed from their fields."""
 
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -261,7 +261,7 @@ class Gang(_CacheOwner):
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks that count towards the minimum.
 
-        Of the succeeded tasks of a role, as many count as the role's minimum. Of the remaining
+        For each role, at most the role's minimum of succeeded tasks counts. Of the remaining
         succeeded tasks, at most `min_member` minus the sum of all role minimums count.
         """
         return self.derived(_missing_resources)
@@ -336,7 +336,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether the affinity names any node group; the attribute `limits` is not considered."""
+        """Whether the affinity names any node group; node groups in `limits` do not count."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -347,7 +347,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """A queue's overuse tolerance: by how much it may exceed its deserved share without reclaim.
+    """The overuse tolerance of a queue: how far it may exceed its deserved share without reclaim.
 
     Attributes
     ----------
@@ -364,7 +364,7 @@ class Tolerance:
     def protected_amount(self, resource: str, due: int) -> int:
         """Return the amount of a resource that is protected from reclaim, in base units.
 
-        It is the deserved amount `due` plus the tolerance, or 0 if `due` is 0.
+        The protected amount is the deserved amount `due` plus the tolerance, or 0 if `due` is 0.
         """
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 
@@ -407,8 +407,8 @@ class Queue:
     node_groups
         Node groups that the queue may use; ignored unless the policy enables a node group plugin.
     tolerance
-        The queue's overuse tolerance, or None. Reclaim first takes the overuse that exceeds the
-        tolerance of queues with a tolerance, and then the overuse of other queues.
+        The queue's overuse tolerance, or None. Reclaim first takes overuse above the tolerance from
+        queues with a tolerance, and then overuse from other queues.
     problem
         The validation error of the Queue object, or None; no task of an invalid queue is placed.
 
@@ -658,7 +658,7 @@ class Snapshot:
     Attributes
     ----------
     taken_ms
-        Time of the snapshot, in epoch milliseconds; the session's only time of day.
+        Time of the snapshot, in epoch milliseconds; the session reads no other time of day.
     nodes, gangs, queues
         Nodes, gangs and queues, sorted by name (gangs by key); names are unique.
     claims
@@ -740,7 +740,7 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """Maps CSI driver, volume and node index to the number of the node's tasks with the volume.
+        """How many tasks on a node use a volume, keyed by CSI driver, volume and node index.
 
         Only nodes that limit the number of the driver's volumes are included.
         """

@@ -64,7 +64,7 @@ class SortedMap(Generic[V]):
 
 
 class SnapshotBuilder:
-    """Stores nodes, the tasks on them, and gangs; `build` makes a snapshot of them.
+    """Stores nodes, the tasks on them, and gangs, from which `build` makes a snapshot.
 
     A task may be added before its node.
 
@@ -124,7 +124,7 @@ class SnapshotBuilder:
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the snapshot at `taken_ms`; objects except nodes and gangs come from `others`."""
+        """Return the snapshot at `taken_ms`, with all objects of `others` but nodes and gangs."""
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

@@ -50,13 +50,14 @@ class PodTerm:
     Attributes
     ----------
     selector
-        Selects the pods to which the affinity applies; None selects no pod.
+        Selects the pods to which the affinity refers; None selects no pod.
     namespaces
-        Namespaces of these pods.
+        Namespaces of the selected pods.
     namespace_selector
-        Selects additional namespaces by label; None selects none, and an empty selector all.
+        Selects additional namespaces by label; None selects none, and an empty selector selects
+        all.
     topology_key
-        A node label; the nodes with the same value of it form one topology domain.
+        A node label; nodes with the same value of this label form one topology domain.
     """
 
     selector: LabelSelector | None
@@ -72,7 +73,7 @@ class PodTerm:
 class SpreadTerm:
     """A topology spread constraint of a pod (`v1.TopologySpreadConstraint`).
 
-    It counts the pods in `namespace`, which is the namespace of the pod.
+    The constraint counts the pods in `namespace`, the namespace of the constrained pod.
     """
 
     max_skew: int
@@ -271,7 +272,7 @@ _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
 
 
 def requirements_of(shape: TaskShape) -> dict[str, list[Requirement]]:
-    """Return the label requirements in a shape's terms, keyed by the attribute with the terms."""
+    """Return a task shape's label requirements, keyed by the attribute that holds their terms."""
     node_terms: dict[str, Iterable[NodeTerm]] = {
         "node_affinity": shape.node_affinity.terms if shape.node_affinity is not None else (),
         "preferred_nodes": [term for _, term in shape.preferred_nodes],
@@ -324,13 +325,13 @@ class Task:
         Time of the pod's last checkpoint (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
         if it has none.
     cooldown_ms
-        Time in milliseconds after the start of the pod during which it should not be evicted
+        Time in milliseconds after its start during which the pod should not be evicted
         (`volcano.sh/cooldown-time`).
     owner
         UID of the controller that recreates the pod after a deletion; empty without a controller.
     is_movable
-        Whether the pod may be moved for another gang: a controller recreates it, or an annotation
-        allows the move.
+        Whether the pod may be moved for another gang, because a controller recreates the pod or an
+        annotation allows the move.
     estimate_ms
         The pod's run time estimate (`optsched.io/running-estimate`) or its time limit
         (`activeDeadlineSeconds`) in milliseconds, whichever is shorter; 0 if it has neither.
@@ -347,8 +348,8 @@ class Task:
     gate
         State of optsched's scheduling gate while the pod is pending.
     is_victim
-        Whether this session evicts the task. A victim's request still counts for its queue, so the
-        eviction does not change the queue's share.
+        Whether this session evicts the task. The request of a victim still counts for its queue, so
+        the eviction does not change the queue's share.
     is_evicted
         Whether the task terminates because this or an earlier session evicted it. An evicted task
         does not count against the quota of its queue.

@@ -30,7 +30,7 @@ class TopologyRequest:
     Attributes
     ----------
     highest_tier, highest_tier_name
-        The highest tier that the HyperNode with all tasks may have, by number or by name. If
+        The highest allowed tier of the HyperNode that contains all tasks, by number or by name. If
         neither field is set, any tier is allowed.
     label
         A node label; the nodes with the same value of this label form one domain. If `label` is
@@ -169,7 +169,7 @@ class Topology:
 
     @cached_property
     def top_tier(self) -> int:
-        """The tier that stands for the whole cluster: the highest tier of a HyperNode plus 1."""
+        """The tier of the whole cluster: one above the highest tier of a HyperNode."""
         return max((h.tier for h in self.hypernodes), default=0) + 1
 
 

@@ -31,7 +31,7 @@ class Arrival:
     ----------
     gang
         The gang as submitted, with pending tasks. If the trace starts on a busy cluster, tasks may
-        have a node; these tasks already run on it when the gang arrives.
+        have a node; such tasks already run when the gang arrives.
     duration_ms
         Run time of the gang without interruptions, from the start of its minimum; None if the gang
         never ends.
@@ -258,7 +258,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return an error in the fields of one arrival, or None; other objects are not considered."""
+    """Return an error in the fields of an arrival, or None."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -320,7 +320,8 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} on the empty cluster"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # At least `least` tasks must start; those with the smallest requests demand least.
+            # At least `least` tasks must start, and the tasks with the smallest requests have the
+            # least demand.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):
@@ -332,7 +333,6 @@ class _ClusterCapacity:
         return None
 
     def _count_fitting(self, shape: TaskShape) -> int:
-        """Return how many tasks with this resource request fit on the empty cluster."""
         if shape not in self._fits:
             request = {PODS: 1, **{r: amount for r, amount in shape.request if amount > 0}}
             num_fitting = 0

@@ -1,10 +1,10 @@
 """Volumes for PVCs that bind only after their pod has a node (`WaitForFirstConsumer`).
 
 A claim is bound to an existing volume or to a provisioned one. An existing volume must be reachable
-from all nodes where the claim is used, and only one claim can be bound to it. Upstream:
-kube-scheduler, VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream binds one
-claim after the other to the smallest volume that fits; this module also reassigns volumes if more
-claims can then be bound.
+from all nodes where the claim is used, and only one claim can be bound to it. The plugin
+VolumeBinding of kube-scheduler (`findMatchingVolumes`, `checkVolumeProvisions`) binds one claim
+after the other to the smallest volume that fits. This module also reassigns volumes if more claims
+can then be bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes to which a claim can be bound; all nodes where it is used can reach them.
+    """The volumes to which a claim can be bound and that all nodes where it is used can reach.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class VolumeGrant:
 
 
 class VolumeAssignment:
-    """An assignment of existing volumes to claims; it prefers claims that need an existing volume.
+    """An assignment of existing volumes to claims; claims that need an existing volume come first.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return those of `volumes` that a claim can get while each other claim keeps a volume."""
+        """Return the volumes that a claim can get while each other claim still has a volume."""
         # `movable` holds the assigned volumes whose claims could get another volume instead.
         movable: set[str] = set()
         grows = True

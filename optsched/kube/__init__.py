@@ -1,6 +1,6 @@
 """Live clusters: only this package sends requests to an API server.
 
 `client` sends requests. `cache` lists and watches objects and builds snapshots. `scheduler`,
-`controllers` and `webhook` are the three processes. `serving` serves the processes' health checks
-and metrics, and `runtime` holds their shared code.
+`controllers` and `webhook` are the three processes. `serving` serves health checks and metrics, and
+`runtime` has clocks, queues, events and leader election.
 """

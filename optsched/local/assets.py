@@ -139,7 +139,7 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised if binaries are missing and cannot be built; the message lists them and remedies."""
+    """Raised if binaries are missing and cannot be built; the message lists binaries and fixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,7 @@ def require(
     """Return the paths of the given binaries, and build those that are missing.
 
     During a build, `on_progress` is called every few seconds. If only kubectl is missing, a kubectl
-    on PATH is used whatever its minor version is. Raises AssetsError if a missing binary cannot be
-    built.
+    on PATH of any minor version is used. Raises AssetsError if a missing binary cannot be built.
     """
     env = os.environ if env is None else env
     try:
@@ -282,7 +281,8 @@ def _link_flags() -> str:
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
     """Build a binary unless it is in the cache; return its cache path.
 
-    The output is renamed only after a successful build: the cache never contains partial files.
+    The binary gets its final name only after a successful build, so the cache never contains
+    partial binaries.
     """
     target = cache_path(binary, env)
     if target.exists():
@@ -321,7 +321,6 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
 
 
 def _summarize_log(log: str) -> str:
-    """Return the number of fetched modules and compiled packages in a log of `go build -v`."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)

@@ -22,7 +22,7 @@ CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
 
-#: The components in start order; components stop in reverse order.
+#: The components in start order, which is the reverse of their stop order.
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
@@ -75,8 +75,8 @@ class Options:
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
-    start. If a kind is added later, kube-controller-manager discovers it within 30 s. Until then,
-    it may not delete the dependents of deleted objects of this kind.
+    start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. Until
+    then, garbage collection may miss the dependents of deleted objects of this kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -129,7 +129,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state file's content, from which any process can find and restart the components."""
+    """The content of the state file, from which any process can find and restart the components."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -173,8 +173,8 @@ def commands(
             # A socket in a private folder needs no encryption. A port would be accessible to web
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # The advertised address cannot be a Unix socket. Only other etcd members would connect
-            # to it.
+            # The advertised address cannot be a Unix socket. Only other etcd members would use this
+            # address.
             "advertise-client-urls": "http://localhost:2379",
             # A single member must still listen for peers. It listens on any port and trusts only
             # its own certificate.

@@ -105,10 +105,10 @@ class ControlPlane:
     ) -> ControlPlane:
         """Start every component and return once all are ready, after about three seconds.
 
-        If a control plane was started in the directory before, its objects and certificates are
-        kept, and its ports if they are still free. Raises PlaneError if a control plane already
-        runs in the directory or a component fails, and KubectlError if the API server rejects a
-        definition. After an error, no component is left running.
+        If a control plane was started in the directory before, its objects, its certificates and
+        its free ports are kept. Raises PlaneError if a control plane already runs in the directory
+        or a component fails, and KubectlError if the API server rejects a definition. After an
+        error, no component is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -132,7 +132,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the control plane that was last started in this directory; it may be stopped."""
+        """Return the control plane that was last started in a directory, even if it is stopped."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -335,8 +335,6 @@ def _write_kubeconfig(
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    """An HTTP connection over a Unix socket."""
-
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=PROBE_TIMEOUT_S)
         self._path = path

@@ -1,7 +1,7 @@
 """Start processes, find them by their command lines, and terminate them; Linux only.
 
-A component's command line names the directory of its control plane and is therefore unique.
-Recorded process ids are not needed, and another process could reuse them.
+A component's command line names the directory of its control plane and is therefore unique. Process
+ids are not recorded, because another process could reuse them.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def spawn(
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the process ids of the running commands, keyed by name; zombies are ignored.
 
-    The result has the order of `commands`. Process ids do not give an order, because they start
-    again from low numbers after the highest one.
+    The result has the order of `commands`. Process ids do not give the start order, because the
+    kernel reuses low ids after the highest id.
     """
     found: dict[str, int] = {}
     for entry in PROC.iterdir():

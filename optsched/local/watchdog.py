@@ -1,9 +1,9 @@
-"""The process that stops a control plane when its owner terminates for any reason.
+"""The watchdog process, which stops a control plane when its owner terminates for any reason.
 
 The watchdog's standard input is a pipe whose other end only the owner holds. The pipe closes when
 the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
-alternative: it watches the *thread* that started a component. This thread may end long before its
-process.
+alternative, because it watches the *thread* that started a component. The thread may end long
+before its process.
 
 """
 

@@ -1,1 +1,1 @@
-"""The cluster's state as domain objects, kept up to date by watches."""
+"""Caches of cluster objects, which watches keep up to date."""

@@ -43,14 +43,13 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of recently deleted objects to remember, because a late event could restore one.
-
-Late events arrive soon after the deletion.
+"""Number of recently deleted objects to remember, because a late event could restore them. Late
+events arrive soon after the deletion.
 """
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
-    """Return why a node accepts no pods: some of `cordoned`, `not ready`, and `gone` (deleted)."""
+    """Return why a node accepts no pods: a subset of `cordoned`, `not ready`, `gone`."""
     if node is None:
         return frozenset({"gone"})
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
@@ -64,7 +63,7 @@ class ResourceVersions:
     counts as newer than every other version.
 
     `known` holds the version of each object in the cluster, or -1 if the version is not a number.
-    `namespaces` counts these objects per namespace.
+    `namespaces` counts the objects in `known` per namespace.
     """
 
     def __init__(self) -> None:
@@ -270,7 +269,7 @@ class ClusterCache:
         self._objects.gangs.shuffles.own[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume that a pending task is nominated to `node`, or to no node if it is empty.
+        """Assume that a pending task is nominated to `node`, or to no node if `node` is empty.
 
         Returns whether the nomination changed.
         """
@@ -290,7 +289,7 @@ class ClusterCache:
         self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume a gang's annotation about the pods moved for it, until the server reports it."""
+        """Assume a gang's annotation about pods moved for the gang, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
@@ -424,7 +423,7 @@ class ClusterCache:
         return any(known is not None and uid in ("", known) for known in uids)
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Build a snapshot of the current state; it reuses the values of unchanged objects."""
+        """Build a snapshot of the current state, which reuses the values of unchanged objects."""
         versions = self._versions.items()
         known = (each.namespaces for kind, each in versions if kind.namespaced)
         return self._objects.build(now_ms, set().union(*known))

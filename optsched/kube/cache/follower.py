@@ -1,4 +1,4 @@
-"""Keep a cache up to date: watch each kind, and reload the partition table periodically."""
+"""Keep a cluster cache up to date: watch each kind, and reload the device partition table."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index as a dictionary, and one of its index values."""
+"""The dictionary of an index, and an index value of an object."""
 
 
 class _Objects:
@@ -114,7 +114,6 @@ class _Objects:
         return before
 
     def drop(self, namespace: str, name: str) -> None:
-        """Remove a stored object."""
         self._unindex((namespace, name))
         del self.by_namespace[namespace][name]
         if not self.by_namespace[namespace]:
@@ -132,7 +131,7 @@ class _Objects:
 class Store:
     """The objects of all kinds; implements `World`.
 
-    `kinds` are the stored kinds.
+    `kinds` holds the stored kinds.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class Store:
         return [kind.plural for kind, objects in self._objects.items() if objects.unsynced]
 
     def is_narrow(self, kind: Kind) -> bool:
-        """Return whether a kind is watched only in part, in some scopes."""
+        """Return whether only some scopes of a kind are watched."""
         return kind in self._objects and WHOLE not in self._objects[kind].scopes
 
     def scopes(self, kind: Kind) -> tuple[Scope, ...]:
@@ -220,9 +219,9 @@ class Store:
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
         """Apply an event from the watch of one scope of a kind.
 
-        A watch of a scope reports a deletion also when the object still exists but has left the
-        scope. If another scope still selects the object, the stored version is at least as new as
-        the version of this event. A real deletion has a newer version than the stored object.
+        The watch of a scope also reports a deletion when an existing object leaves the scope. If
+        another scope still selects the object, the stored version is at least as new as the version
+        of this event. A real deletion has a newer version than the stored object.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)

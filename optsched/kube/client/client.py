@@ -71,7 +71,7 @@ BIND_S: Final = 5.0
 """Timeout of a bind in seconds; it expires before another replica can take over the lease."""
 
 WATCH_S: Final = 25
-"""Seconds after which the server ends a watch; it sends a bookmark just before."""
+"""Seconds after which the server ends a watch, just after it has sent a bookmark."""
 
 IDLE_S: Final = 28.0
 """Seconds without data after which a watch counts as broken; longer than `WATCH_S`."""
@@ -141,7 +141,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return one page of a list; it covers all namespaces unless the selection names one."""
+        """Return a page of a kind's list, in all namespaces unless the selection names one."""
         query = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(query)}"))
@@ -214,7 +214,7 @@ class Client:
         grace_s: int | None = None,
         version: str = "",
     ) -> Raw:
-        """Delete an object if its UID and resource version match the given ones.
+        """Delete an object if it has this UID and resource version; empty values match any object.
 
         Returns the terminating object, or a Status if the object was deleted immediately.
         """
@@ -258,7 +258,7 @@ class Client:
 
         `version` is the expected resource version of the pod, or empty for any version. Raises
         Conflict if the pod has changed. `grace_s` is the grace period in seconds, or None for the
-        one in the pod's spec.
+        grace period in the pod's spec.
         """
         path = object_path(POD, namespace, name, "eviction")
         known = {"uid": uid, "resourceVersion": version}

@@ -199,7 +199,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
-    """Return the error for a Status, which a watch may also deliver."""
+    """Return the error for a Status from a response or a watch."""
     code = status.get("code")
     code = code if isinstance(code, int) else 500
     details = status.get("details")

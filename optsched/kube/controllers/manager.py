@@ -62,7 +62,7 @@ WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures of a key after which the failure is logged again."""
 
 _REMEMBERED: Final = 256
-"""Number of remembered status writes above which old ones are forgotten."""
+"""Number of remembered status writes above which old status writes are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """What a worker reconciles: the index of a controller in the manager's list, and an object."""

@@ -88,7 +88,7 @@ class ControllerProcess:
         self.metrics = ControllerMetrics()
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
-        # The lambdas look up the manager when called, because it is created after the recorder.
+        # The lambdas look up the manager when called, because the recorder is created first.
         self._events = EventRecorder(
             client,
             clock,

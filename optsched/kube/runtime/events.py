@@ -36,7 +36,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events at which those about deleted objects are first forgotten."""
+"""Number of remembered events at which events about deleted objects are first forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
@@ -73,7 +73,8 @@ class Note:
         True if the note reports that the object has finished; such a note is written even after the
         object's deletion.
     at_ms
-        Time of the occurrence in ms; 0 means the time at which `EventRecorder.note` is called.
+        Time of the occurrence in epoch milliseconds; 0 means the time of the call of
+        `EventRecorder.note`.
     """
 
     about: Ref

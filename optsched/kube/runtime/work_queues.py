@@ -161,7 +161,7 @@ class WriteQueue(Generic[K, V]):
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Return the first key that may be written and is not being written; wait for one."""
+        """Wait until a key may be written and is not being written; return the first such key."""
         max_retries = max(1, self._max_concurrent // 2)
         while True:
             for key in self._values:
@@ -286,7 +286,7 @@ class WorkQueue(Generic[K]):
         self._release(key)
 
     def retry_later(self, key: K) -> int:
-        """Queue a key again with backoff; return how often in a row the key has failed."""
+        """Queue a key again with backoff; return the number of the key's consecutive failures."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
         self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))

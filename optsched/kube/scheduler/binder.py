@@ -1,4 +1,4 @@
-"""Bind the tasks of a plan to their nodes, concurrently and in the plan's order.
+"""Bind the tasks of a plan to their nodes: binds start in the plan's order and run concurrently.
 
 Planned binds are assumed immediately, so later sessions do not allocate the same resources. The
 server's response confirms the bind or makes the task pending again. A request without a response is
@@ -131,7 +131,7 @@ class LiveBinder:
 
         A gang that has changed since the snapshot is skipped; the next session schedules it again.
         The plan was made from `snapshot`. No pod is bound to a node that has stopped accepting pods
-        since then.
+        since the snapshot.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:

@@ -3,9 +3,9 @@
 If a plan moves pods to free capacity for a gang, the gang is annotated with the moves before the
 eviction (see `cluster.relocation`). As soon as a plan is made, the cache treats its victims as
 terminating, and the tasks that wait for the victims' resources as nominated. Nominations are
-written before evictions are sent, so a scheduler that starts in the meantime finds them in the
-pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so that the server
-enforces disruption budgets.
+written before evictions are sent, so a scheduler that starts in the meantime finds the nominations
+in the pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so that the
+server enforces disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
 a pod that is reclaimed within a guarantee, the pod is deleted instead. If a budget blocks any other
@@ -81,7 +81,7 @@ PATIENCE_S: Final = 10.0
 """Seconds after which an eviction is sent even if the plan's writes are not done.
 
 The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
-before the nominations are written does not know them.
+before the nominations are written does not reserve the resources.
 """
 
 _BUDGET_CAUSE: Final = "DisruptionBudget"
@@ -157,7 +157,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """The minimum time in seconds for which this eviction has waited."""
+        """A lower bound on the time in seconds for which this eviction has waited."""
         return self.num_polls * POLL_S
 
 
@@ -165,10 +165,10 @@ class _Pending:
 class EvictorContext:
     """Dependencies of an evictor.
 
-    `gang_backoff` excludes gangs from scheduling after failures; the binder shares it. `may_evict`
-    returns whether this process still leads; it is called before every request. `max_grace_s` is
-    the longest grace period of a victim in seconds, or None for no limit. `overrides_budgets` is
-    true if the administrator lets guarantees override disruption budgets.
+    `gang_backoff`, which the binder shares, excludes gangs from scheduling after failures.
+    `may_evict` returns whether this process still leads; it is called before every request.
+    `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
+    `overrides_budgets` is true if the administrator lets guarantees override disruption budgets.
     """
 
     listener: OutcomeReporter
@@ -295,7 +295,7 @@ class Evictor:
         return [pending for pending in self._pending.values() if pending.victim.gang == gang]
 
     def _spare_unwanted(self, gang: str) -> bool:
-        """Withdraw a gang's unnecessary evictions, unless it falls below its minimum anyway.
+        """Withdraw a gang's unnecessary evictions, unless the gang falls below its minimum anyway.
 
         An eviction with an unknown result is not withdrawn, and its task counts as lost. Returns
         whether evictions were withdrawn.

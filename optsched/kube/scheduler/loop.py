@@ -136,7 +136,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The messages logged so far; a change of policy clears those about faults and advice."""
+    """The warnings logged so far; a new policy clears the warnings about faults and advice."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -317,7 +317,7 @@ class Scheduler:
         )
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Queue writes of the queues' usage history, which the next leader will read."""
+        """Enqueue writes of the usage history of queues, which the next leader will read."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
@@ -512,7 +512,7 @@ class Scheduler:
         return _LastSession(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
-        """Queue writes for the statuses and events that have changed since the last call."""
+        """Enqueue writes of the statuses and events that have changed since the last call."""
         deps, last_session = self._deps, self._term.last_session
         if last_session is None:
             return

@@ -236,7 +236,7 @@ class _Reported:
 
 
 class GangReporter:
-    """Reports why gangs are pending, whenever this changes and periodically.
+    """Reports why gangs are pending: after each change of the reason, and periodically.
 
     `due_ms` is the time at which a report is due even without a change, or None.
     """

@@ -64,13 +64,14 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    `policy` reloads the policy file when it changes. `solver` and `period_s` override the policy
-    unless they are None. `election` is None if this process is the only replica. `listen` lists the
-    addresses that serve health. The addresses also serve metrics if `metrics` is None; otherwise,
-    `metrics` holds the settings of metrics over TLS. `node_labels` lists (label, value) pairs. The
-    scheduler uses only nodes with at least one of these labels, or all nodes if the list is empty.
-    `reports_gangs` is true if a gang's binds share one event on its PodGroup, instead of one event
-    per pod. `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
+    `policy` provides the policy and reloads the policy file after a change. `solver` and `period_s`
+    override the policy unless they are None. `election` is None if this process is the only
+    replica. `listen` lists the addresses that serve health. The addresses also serve metrics if
+    `metrics` is None; otherwise, `metrics` holds the settings of metrics over TLS. `node_labels`
+    lists (label, value) pairs. The scheduler uses only nodes with at least one of these labels, or
+    all nodes if the list is empty. `reports_gangs` is true if a gang's binds share one event on its
+    PodGroup, instead of one event per pod. `max_grace_s` is the longest grace period of a victim in
+    seconds, or None for no limit.
     """
 
     policy: PolicyWatch

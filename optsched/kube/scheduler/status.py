@@ -273,8 +273,6 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GangInputs:
-    """The inputs from which a gang's status is computed."""
-
     gang: Gang
     reason: Reason | None
     group: PodGroup | None
@@ -283,7 +281,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch, and since when the patch, its phase and its reason are pending."""
+    """A deferred status patch, and when the patch, its phase and its reason first occurred."""
 
     since_ms: int
     phase: GangPhase
@@ -352,7 +350,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return a session's patches; `group_of` and `queues` provide the server's objects."""
+        """Return a session's patches; `group_of` and `queues` provide the objects on the server."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms

@@ -217,7 +217,7 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Maximum number of faults to remember; beyond it, all are forgotten and reported again."""
+"""Number of remembered faults after which all faults are forgotten and reported again."""
 
 
 class RefusedWrites:
@@ -246,7 +246,7 @@ class RefusedWrites:
         self._faults: dict[tuple[Kind, str], set[str]] = {}
 
     def record_refusal(self, ref: Ref, error: KubeError) -> None:
-        """Report a rejected write, and revoke the assumption that depends on it."""
+        """Report a rejected write, and revoke the assumption that depends on the write."""
         reason = error.label if isinstance(error, ApiError) else type(error).__name__
         self._counter.labels(ref.kind.kind, reason).inc()
         if len(self._faults) >= MAX_REMEMBERED:

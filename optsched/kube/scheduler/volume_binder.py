@@ -2,10 +2,11 @@
 
 An existing volume is reserved for its claim (`spec.claimRef`). To get a new volume, the pod's node
 is written to the claim's annotation `volume.kubernetes.io/selected-node`, which provisioners wait
-for. Volume controllers then bind the claims. A gang is bound once all its claims are bound.
-Completed steps are skipped, so a restarted scheduler continues where the previous process stopped.
+for. Volume controllers then bind the claims. The pods of a gang are bound once all its claims are
+bound. Completed steps are skipped, so a restarted scheduler continues where the previous process
+stopped.
 
-Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
+The steps are those of kube-scheduler's plugin VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
 
 from __future__ import annotations

@@ -353,7 +353,8 @@ class ServedCertificate:
     def present(self, credentials: Credentials) -> None:
         """Use the credentials for new connections.
 
-        Raises ValueError or OSError if the credentials are invalid; the previous ones stay in use.
+        Raises ValueError or OSError if the credentials are invalid; the previous credentials stay
+        in use.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials

@@ -108,10 +108,10 @@ async def listen(
     """Accept connections while the context is open; yield the bound address.
 
     At the limit, a new connection replaces an open one. The replaced connection belongs to the
-    client address with the most replaceable connections, and is its oldest one in the lowest
-    stage (see `Stage`). A connection whose request is being processed is replaceable only if its
-    address has more than half of all connections. If the new client's own address has the most
-    replaceable connections, only its own connections without a request are replaced. If no
+    client address with the most replaceable connections, and is the oldest of these connections in
+    the lowest stage (see `Stage`). A connection whose request is being processed is replaceable
+    only if its address has more than half of all connections. If the new client's own address has
+    the most replaceable connections, only its own connections without a request are replaced. If no
     connection can be replaced, the new one is refused.
 
     Raises OSError if the address cannot be bound.
@@ -181,7 +181,6 @@ class _Connection(asyncio.Protocol):
         self.stage = Stage.SILENT
 
     def abort(self) -> None:
-        """Close the connection immediately."""
         self._table.open.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
@@ -189,7 +188,6 @@ class _Connection(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         plain = cast("asyncio.Transport", transport)
         self._transport = plain
         address = plain.get_extra_info("peername")
@@ -203,7 +201,6 @@ class _Connection(asyncio.Protocol):
         task.add_done_callback(self._table.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self._inner is None:
             # The first request may arrive together with the end of the handshake.
             self._early.append(data)
@@ -217,21 +214,17 @@ class _Connection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """See `asyncio.Protocol`."""
         return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._table.open.pop(self, None)
         self._end_deadline()
         if self._inner is not None:

@@ -67,7 +67,8 @@ class Settings:
     secret, names
         The Secret of the self-signed credentials, and the server's DNS names and IP addresses.
     service_name
-        The webhook's Service; the names of the webhook configurations are derived from its name.
+        Name of the webhook's Service, from which the names of the webhook configurations are
+        derived.
     url
         The address that API servers call instead of the Service.
     config
@@ -201,7 +202,6 @@ class WebhookProcess:
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Poll the resource groups file, if one is configured."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_POLL_S)
             self._config.poll()

@@ -91,7 +91,7 @@ class LiveWorld:
         return (follower.follow(kind) for kind in KINDS)
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
-        """Read objects again from the API server; return whether any has changed."""
+        """Read objects again from the API server; return whether any object has changed."""
         has_changed = False
         for ref in refs:
             before = self._store.get(ref.kind, ref.namespace, ref.name)
