@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from optsched.api import kinds
-from optsched.api.fields import Schema, boolean, integer, record, text
+from optsched.api.fields import Schema, boolean, integer, record, text, whole_object
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ CUSTOM_KINDS: Final = (
 )
 """The custom resource kinds that the manifests in `deploy/crds` define."""
 
-PRIORITY_CLASS_SCHEMA: Final = record(
+PRIORITY_CLASS_SCHEMA: Final = whole_object(
     "A name for a priority.",
     ("value",),
-    apiVersion=text("Group and version of the kind."),
-    kind=text("Name of the kind."),
-    metadata={"type": "object"},
     value=integer("The priority; pods with a higher priority are scheduled first."),
     globalDefault=boolean("Whether this is the class of pods that name none."),
     description=text("When to use this class."),
@@ -84,7 +81,7 @@ _META: Final = (
     "managedFields",
     "selfLink",
 )
-_META_SCHEMA: Final = record("", **{name: {} for name in _META})
+_META_SCHEMA: Final = record(**{name: {} for name in _META})
 
 
 @cache

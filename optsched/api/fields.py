@@ -18,29 +18,6 @@ from optsched.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["FieldError", "InvalidObject"]
-
-
-class InvalidObject(Exception):
-    """Raised for an invalid object; `errors` lists all its field errors.
-
-    The message has one line per error, such as `Queue ml-training: spec.weight: 70000 is ...`.
-    """
-
-    def __init__(
-        self, kind: str, namespace: str, name: str, errors: tuple[FieldError, ...]
-    ) -> None:
-        super().__init__(kind, namespace, name, errors)
-        self.kind = kind
-        self.namespace = namespace
-        self.name = name
-        self.errors = errors
-
-    def __str__(self) -> str:
-        key = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return "\n".join(f"{self.kind} {key}: {error}" for error in self.errors)
-
-
 Schema = dict[str, Any]
 
 MAX_INT32: Final = 2**31 - 1
@@ -56,42 +33,37 @@ QUANTITY: Final[Schema] = {
 }
 
 
-def text(description: str, **rules: object) -> Schema:
+def text(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a string."""
     return {"description": description, "type": "string", **rules}
 
 
-def name(description: str, **rules: object) -> Schema:
+def name(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a string that names another object."""
     return text(description, maxLength=MAX_NAME, **rules)
 
 
-def integer(description: str, **rules: object) -> Schema:
+def integer(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a 32-bit integer."""
     return {"description": description, "type": "integer", "format": "int32", **rules}
 
 
-def count(description: str, **rules: object) -> Schema:
+def count(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a non-negative 32-bit integer."""
     return integer(description, minimum=0, **rules)
 
 
-def boolean(description: str, **rules: object) -> Schema:
+def boolean(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a boolean."""
     return {"description": description, "type": "boolean", **rules}
 
 
-def moment(description: str) -> Schema:
-    """Return the OpenAPI schema of a time in RFC 3339 format."""
-    return text(description, format="date-time")
-
-
-def amounts(description: str) -> Schema:
+def amounts(description: str = "") -> Schema:
     """Return the OpenAPI schema of a mapping from resource names to quantities."""
     return mapping(description, QUANTITY)
 
 
-def texts(description: str) -> Schema:
+def texts(description: str = "") -> Schema:
     """Return the OpenAPI schema of a list of strings."""
     return listing(description, {"type": "string"})
 
@@ -106,7 +78,7 @@ def listing(description: str, items: Schema) -> Schema:
     return {"description": description, "type": "array", "items": items}
 
 
-def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
+def record(description: str = "", required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
     """Return the OpenAPI schema of an object with fixed field names."""
     end = {"required": list(required)} if required else {}
     return {"description": description, "type": "object", "properties": fields, **end}
@@ -118,10 +90,11 @@ def plain(description: str, **rules: object) -> Schema:
     return {"description": description, **kept, **rules}
 
 
-def whole_object(description: str, **parts: Schema) -> Schema:
+def whole_object(description: str, required: tuple[str, ...] = (), /, **parts: Schema) -> Schema:
     """Return the OpenAPI schema of an API object: apiVersion, kind, metadata and given fields."""
     return record(
         description,
+        required,
         apiVersion=text("Group and version of the kind."),
         kind=text("Name of the kind."),
         metadata={"type": "object"},

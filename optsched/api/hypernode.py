@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from optsched.api import kinds
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields, LabelSelector, read_selector
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 from optsched.units import format_time
 from optsched.units.patterns import PatternError, parse_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
 _NO_WAY = "selects no member: write exactMatch, regexMatch or labelMatch"
@@ -60,26 +59,18 @@ class HyperNodeCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class HyperNode:
+class HyperNode(ApiObject):
     """Nodes that are close to each other in the network.
 
     `tier` is None if the field cannot be read; a HyperNode without a tier is ignored. `num_nodes`
-    and `conditions` are read from the stored status. `errors` holds an error for each field that
-    cannot be read; a member that cannot be read is omitted.
+    and `conditions` are read from the stored status. A member that cannot be read is omitted.
     """
 
-    meta: ObjectMeta
     tier: int | None
     tier_name: str = ""
     members: tuple[Member, ...] = ()
     num_nodes: int = 0
     conditions: tuple[HyperNodeCondition, ...] = ()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the HyperNode."""
-        return self.meta.name
 
 
 def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ...]]:
@@ -196,22 +187,19 @@ class GpuPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Numatopology:
+class Numatopology(ApiObject):
     """The NUMA layout of the node that has the same name as the Numatopology.
 
     `policies` maps the name of a kubelet policy, such as CPUManagerPolicy, to its value.
     `reserved` maps resources to unparsed quantities. `cpus` and `gpus` are keyed by device id.
-    `errors` holds an error for each field that cannot be read; these fields are ignored.
     """
 
-    meta: ObjectMeta
     policies: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, NumaResource] = field(default_factory=dict)
     cpus: Mapping[str, CpuPlace] = field(default_factory=dict)
     gpus: Mapping[str, GpuPlace] = field(default_factory=dict)
     pods: tuple[PodAllocation, ...] = ()
-    errors: tuple[FieldError, ...] = ()
 
 
 def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldError, ...]]:
@@ -260,26 +248,18 @@ def _pod(fields: Fields) -> PodAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeShard:
+class NodeShard(ApiObject):
     """The names of the nodes that one scheduler uses.
 
     `wanted` holds the nodes that the shard should contain. The scheduler wrote the status fields
-    `in_use`, `to_remove` and `to_add` at `updated_ms`, in milliseconds since 1970. `errors` holds
-    an error for each field that cannot be read; these fields are ignored.
+    `in_use`, `to_remove` and `to_add` at `updated_ms`, in milliseconds since 1970.
     """
 
-    meta: ObjectMeta
     wanted: tuple[str, ...] = ()
     in_use: tuple[str, ...] = ()
     to_remove: tuple[str, ...] = ()
     to_add: tuple[str, ...] = ()
     updated_ms: int | None = None
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the NodeShard."""
-        return self.meta.name
 
 
 def parse_nodeshard(obj: object) -> tuple[NodeShard | None, tuple[FieldError, ...]]:

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 from optsched.api.podgroup import read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.meta import ObjectMeta
     from optsched.api.podgroup import NetworkTopology
     from optsched.units import FieldError
 
@@ -263,18 +262,11 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A batch job; `errors` has an error per unreadable field, which takes its default value."""
+class Job(ApiObject):
+    """A batch job."""
 
-    meta: ObjectMeta
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the job."""
-        return self.meta.key
 
 
 def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:

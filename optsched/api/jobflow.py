@@ -13,12 +13,11 @@ from optsched.api import kinds
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
 from optsched.api.job import JobPhase, JobSpec, read_job_spec, task_counts
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
 
@@ -135,22 +134,12 @@ class JobFlowStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFlow:
-    """A graph of dependent jobs.
+class JobFlow(ApiObject):
+    """A graph of dependent jobs."""
 
-    `errors` holds an error for each unreadable field, which takes its default value.
-    """
-
-    meta: ObjectMeta
     flows: tuple[Flow, ...] = ()
     retain: RetainPolicy = RetainPolicy.RETAIN
     status: JobFlowStatus = JobFlowStatus()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the JobFlow."""
-        return self.meta.key
 
 
 def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
@@ -252,24 +241,16 @@ def _phase(text: str) -> JobPhase | None:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTemplate:
+class JobTemplate(ApiObject):
     """A template from which JobFlows create jobs.
 
     `template` is the unparsed spec, which is copied into created jobs; `job` is the parsed spec.
-    `jobs` holds the names of the created jobs, read from the stored status. `errors` holds an error
-    for each unreadable field, which takes its default value.
+    `jobs` holds the names of the created jobs, read from the stored status.
     """
 
-    meta: ObjectMeta
     template: Mapping[str, Any] = field(default_factory=dict)
     job: JobSpec = field(default_factory=JobSpec)
     jobs: tuple[str, ...] = ()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the JobTemplate."""
-        return self.meta.key
 
 
 def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError, ...]]:
@@ -330,16 +311,14 @@ class CronJobTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class CronJob:
+class CronJob(ApiObject):
     """A CronJob, which creates jobs on a schedule.
 
     `time_zone` is empty if the field is absent. `starting_deadline_s` limits how many seconds after
     its scheduled time a job may still be created; None means no limit. `last_schedule_ms` and
-    `last_success_ms` are in milliseconds since 1970, or None. `errors` holds an error for each
-    unreadable field, which takes its default value.
+    `last_success_ms` are in milliseconds since 1970, or None.
     """
 
-    meta: ObjectMeta
     schedule: str = ""
     time_zone: str = ""
     starting_deadline_s: int | None = None
@@ -351,12 +330,6 @@ class CronJob:
     active: tuple[ActiveJob, ...] = ()
     last_schedule_ms: int | None = None
     last_success_ms: int | None = None
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the CronJob."""
-        return self.meta.key
 
 
 def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:

@@ -58,6 +58,27 @@ class ObjectMeta:
         return next((owner for owner in self.owners if owner.controller), None)
 
 
+@dataclass(frozen=True, slots=True)
+class ApiObject:
+    """The metadata of an API object, and an error for each field that cannot be read.
+
+    A field that cannot be read has its default value. The subclasses add the fields of their kinds.
+    """
+
+    meta: ObjectMeta
+    errors: tuple[FieldError, ...] = field(default=(), kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return self.meta.name
+
+    @property
+    def key(self) -> str:
+        """The key `namespace/name`, or only the name for a cluster-scoped object."""
+        return self.meta.key
+
+
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
     """Return the metadata of an object, or None if the object has no name.
 

@@ -22,14 +22,13 @@ from optsched.api.fields import (
     text,
     whole_object,
 )
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 from optsched.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.api.fields import LabelSelector
-    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
 
@@ -102,14 +101,12 @@ class PodGroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PodGroup:
+class PodGroup(ApiObject):
     """Pods that start together or not at all.
 
-    `min_resources` is in base units, keyed by resource. `errors` holds an error for each unreadable
-    field; a PodGroup with errors is not scheduled.
+    `min_resources` is in base units, keyed by resource. A PodGroup with errors is not scheduled.
     """
 
-    meta: ObjectMeta
     min_member: int = 0
     min_task_member: Mapping[str, int] = field(default_factory=dict)
     queue: str = wellknown.DEFAULT_QUEUE
@@ -118,12 +115,6 @@ class PodGroup:
     topology: NetworkTopology | None = None
     sub_groups: tuple[SubGroupPolicy, ...] = ()
     status: PodGroupStatus = PodGroupStatus()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key `namespace/name` of the PodGroup."""
-        return self.meta.key
 
 
 def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]]:
@@ -295,7 +286,7 @@ _NO_PARENT: Final = "adds the PodGroup to a CompositePodGroup, which is not supp
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingPodGroup:
+class SchedulingPodGroup(ApiObject):
     """An upstream Kubernetes PodGroup: pods that start together.
 
     Attributes
@@ -308,18 +299,14 @@ class SchedulingPodGroup:
         The queue that a label or annotation names; the API has no queue field.
     priority, priority_class
         Priority as a number, or None; PriorityClass name, or empty.
-    errors
-        An error for each field that cannot be read or requests an unsupported feature.
 
     """
 
-    meta: ObjectMeta
     min_count: int = 1
     topology_key: str = ""
     queue: str = ""
     priority: int | None = None
     priority_class: str = ""
-    errors: tuple[FieldError, ...] = ()
 
 
 def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tuple[FieldError, ...]]:

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 from optsched.units import format_quantity, format_resource_list, whole_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
 _DEVICE_CLASS: Final = "deviceclass/"
-_ACCESS_LISTS: Final = (
-    wellknown.QUEUE_USERS,
-    wellknown.QUEUE_GROUPS,
-    wellknown.QUEUE_NAMESPACES,
-)
+_ACCESS_LISTS: Final = (wellknown.QUEUE_USERS, wellknown.QUEUE_GROUPS, wellknown.QUEUE_NAMESPACES)
 
 
 class QueueState(StrEnum):
@@ -108,17 +103,15 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(ApiObject):
     """A queue; amounts are in base units, keyed by resource.
 
     Device fractions are rounded down in `capability` and `deserved`, and up in `guarantee`. A
     resource that is not listed in `capability` has no limit. `deserved` holds the amounts in the
     spec; in `effective_deserved`, the guarantee replaces missing amounts. `parent` is empty for a
-    top-level queue. `errors` holds an error for each field that cannot be read; the scheduler
-    places no task of a queue with errors.
+    top-level queue. The scheduler places no task of a queue with errors.
     """
 
-    meta: ObjectMeta
     weight: int = 1
     capability: Mapping[str, int] = field(default_factory=dict)
     deserved: Mapping[str, int] = field(default_factory=dict)
@@ -132,12 +125,6 @@ class Queue:
     extend_clusters: tuple[Cluster, ...] = ()
     devices: DeviceQuota = DeviceQuota()
     status: QueueStatus = QueueStatus()
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the queue."""
-        return self.meta.name
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
@@ -292,10 +279,7 @@ def _status(status: Fields) -> QueueStatus:
 
 
 def queue_status_patch(
-    allocated: Mapping[str, int],
-    counts: QueueCounts,
-    *,
-    previous: Iterable[str] = (),
+    allocated: Mapping[str, int], counts: QueueCounts, *, previous: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return the JSON merge patch that sets a queue's allocated amounts and PodGroup counts.
 

@@ -21,10 +21,7 @@ DEFAULT_QUEUE: Final = "default"
 ROOT_QUEUE: Final = "root"
 
 # Pods: membership and order.
-GROUP_NAME_ANNOTATIONS: Final = (
-    "scheduling.k8s.io/group-name",
-    "scheduling.volcano.sh/group-name",
-)
+GROUP_NAME_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for existing pods.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Pods or namespaces.
 # Both the scheduling gate and the annotation that requests the gate have this name.

@@ -291,7 +291,7 @@ def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Field
     if obj is not None and not isinstance(obj, dict):
         whole.reject(name, obj, "is not a mapping of names to values")
     shown = {key: {"parts": listed[key]} for key in _checked(whole, name, sorted(listed))}
-    inner = record("", parts=published_schema(KIND)["properties"][name]["additionalProperties"])
+    inner = record(parts=published_schema(KIND)["properties"][name]["additionalProperties"])
     for key, each in shown.items():
         yield key, whole.nested_fields(f"{name}[{key}]", each, inner).records("parts")
 

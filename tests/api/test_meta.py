@@ -7,7 +7,7 @@ import pytest
 from optsched.api.meta import ObjectMeta, OwnerReference, parse_meta
 
 if TYPE_CHECKING:
-    from optsched.api.fields import FieldError
+    from optsched.units import FieldError
 
 FULL = {
     "name": "job-worker-0",

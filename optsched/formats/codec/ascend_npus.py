@@ -91,25 +91,25 @@ _NOT_AN_NPU: Final = "is not the name of an Ascend chip, such as Ascend310P"
 _DEVICE: Final = record(
     "",
     ("id", "devmem"),
-    id=text(""),
-    count=count("", default=1),
-    devmem=count(""),
-    health=boolean(""),
-    custominfo=record("", NetworkID={"type": "integer"}),
+    id=text(),
+    count=count(default=1),
+    devmem=count(),
+    health=boolean(),
+    custominfo=record(NetworkID={"type": "integer"}),
 )
-_REPORT: Final = record("", devices=listing("", _DEVICE))
-_TEMPLATE: Final = record("", ("name", "memory"), name=text("", minLength=1), memory=count(""))
+_REPORT: Final = record(devices=listing("", _DEVICE))
+_TEMPLATE: Final = record("", ("name", "memory"), name=text(minLength=1), memory=count())
 _VNPU: Final = record(
     "",
     ("commonWord", "memoryAllocatable", "memoryCapacity"),
-    commonWord=text(""),
-    resourceName=text(""),
-    resourceMemoryName=text(""),
-    memoryAllocatable=integer("", minimum=1),
-    memoryCapacity=integer("", minimum=1),
+    commonWord=text(),
+    resourceName=text(),
+    resourceMemoryName=text(),
+    memoryAllocatable=integer(minimum=1),
+    memoryCapacity=integer(minimum=1),
     templates=listing("", _TEMPLATE),
 )
-_VNPUS: Final = record("", configs=listing("", _VNPU))
+_VNPUS: Final = record(configs=listing("", _VNPU))
 
 
 # --- chips ---------------------------------------------------------------------------------------

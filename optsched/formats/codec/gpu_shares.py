@@ -63,14 +63,14 @@ GEOMETRIES: Final = "optsched.io/mig-geometries"
 _INSTANCE: Final = record(
     "",
     ("name", "memory", "count"),
-    name=text(""),
-    memory=count(""),
-    count=integer("", minimum=1, maximum=64),
+    name=text(),
+    memory=count(),
+    count=integer(minimum=1, maximum=64),
 )
-_GEOMETRY: Final = record("", ("group",), group=text(""), geometries=listing("", _INSTANCE))
-_MODELS: Final = record("", ("models",), models=texts(""), allowedGeometries=listing("", _GEOMETRY))
-_CONFIG: Final = record("", nvidia=record("", knownMigGeometries=listing("", _MODELS)), vnpus={})
-_CONFIG_MAP: Final = record("", data=record("", **{CONFIG_FILE: text("")}))
+_GEOMETRY: Final = record("", ("group",), group=text(), geometries=listing("", _INSTANCE))
+_MODELS: Final = record("", ("models",), models=texts(), allowedGeometries=listing("", _GEOMETRY))
+_CONFIG: Final = record(nvidia=record(knownMigGeometries=listing("", _MODELS)), vnpus={})
+_CONFIG_MAP: Final = record(data=record(**{CONFIG_FILE: text()}))
 
 
 def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
@@ -170,10 +170,7 @@ _NOT_A_NUMBER: Final = "is not the number of a GPU: write numbers separated by c
 
 
 def read_shared_gpus(
-    annotations: Mapping[str, str],
-    offered: Amounts,
-    table: DeviceTable,
-    errors: list[FieldError],
+    annotations: Mapping[str, str], offered: Amounts, table: DeviceTable, errors: list[FieldError]
 ) -> tuple[SharedGpu, ...]:
     """Read the shared GPUs and NPUs of a node.
 

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.cluster.amounts import amounts
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.cluster.snapshot import (
-    Gang,
-    GangPhase,
-    Owner,
-)
+from optsched.cluster.snapshot import Gang, GangPhase, Owner
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import TopologyRequest
 from optsched.formats.codec.ascend_npus import NPU_MARKS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.crds import PRIORITY_CLASS_SCHEMA
 from optsched.api.fields import Fields
-from optsched.api.meta import parse_meta
+from optsched.api.meta import ApiObject, parse_meta
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Budget, Quota
 from optsched.formats.codec.core_schemas import BUDGET, QUOTA
@@ -18,7 +18,6 @@ from optsched.formats.codec.snapshot_annotations import YIELDS_TO_GUARANTEES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
 
@@ -30,20 +29,13 @@ class PreemptionPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PriorityClass:
+class PriorityClass(ApiObject):
     """A PriorityClass: a named priority for pods."""
 
-    meta: ObjectMeta
     value: int
     global_default: bool = False
     preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
     description: str = ""
-    errors: tuple[FieldError, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that pods and PodGroups use to refer to the PriorityClass."""
-        return self.meta.name
 
 
 def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:

@@ -324,10 +324,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
             "annotations": {PROBLEM: device_class.problem} if device_class.problem else {},
         }
         config = list(map(json.loads, device_class.config))
-        spec: dict[str, Any] = {
-            "selectors": _selectors(device_class.selectors),
-            "config": config,
-        }
+        spec: dict[str, Any] = {"selectors": _selectors(device_class.selectors), "config": config}
         yield _manifest(kinds.DEVICE_CLASSES[0], meta, spec=spec)
     pools: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
     for node, offered in (*devices.on_node.items(), ("", devices.elsewhere)):
@@ -337,11 +334,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
         for number, (node, listed) in enumerate(by_node.items()):
             spec = {
                 "driver": driver,
-                "pool": {
-                    "name": pool_name,
-                    "generation": 0,
-                    "resourceSliceCount": len(by_node),
-                },
+                "pool": {"name": pool_name, "generation": 0, "resourceSliceCount": len(by_node)},
                 **({"nodeName": node} if node else {"allNodes": True}),
                 "devices": [_encode_device(device) for device in listed],
             }

@@ -125,7 +125,7 @@ def read_instance(
             )
         snapshot, problems = read_openb(where)
         return Instance(str(path), snapshot, problems)
-    found = _read_files(_files(where), where, progress or _silent)
+    found = _read_files(_files(where), where, progress)
     unknown = tuple(_unknown(found))
     if preview is not None:
         previewed = _Objects([], [], found.problems)
@@ -160,10 +160,10 @@ def read_instance(
 
 
 def read_objects(
-    path: str | Path, progress: Progress | None = None
+    path: str | Path,
 ) -> tuple[list[Mapping[str, Any]], tuple[ObjectProblem, ...]]:
     """Read the objects at a path, expand Lists, and return objects and problems."""
-    found = _read_files(_files(Path(path)), Path(path), progress or _silent)
+    found = _read_files(_files(Path(path)), Path(path))
     return found.values, tuple(found.problems)
 
 
@@ -175,10 +175,6 @@ def files_of(path: Path) -> list[Path]:
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
-def _silent(read: int, total: int) -> None:
-    """Ignore the progress."""
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -217,7 +213,7 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objects:
+def _read_files(files: Sequence[Path], root: Path, progress: Progress | None = None) -> _Objects:
     found = _Objects([], [], [])
     texts: dict[Path, str] = {}
     for file in files:
@@ -242,7 +238,8 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
             for value, line in _objects(part):
                 found.values.append(value)
                 found.where.append(f"{name}:{line}")
-            progress(before + part.end, total)
+            if progress is not None:
+                progress(before + part.end, total)
         before += len(text)
     return found
 

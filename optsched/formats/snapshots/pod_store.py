@@ -22,11 +22,7 @@ from optsched.formats.codec.pods.reader import (
     scheduler_of,
 )
 from optsched.formats.codec.snapshot_annotations import without_annotations
-from optsched.formats.snapshots.assumptions import (
-    AssumedBind,
-    AssumedEviction,
-    AssumedNomination,
-)
+from optsched.formats.snapshots.assumptions import AssumedBind, AssumedEviction, AssumedNomination
 from optsched.formats.snapshots.bound_devices import (
     BoundDevices,
     BoundDeviceStore,

@@ -49,15 +49,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts, Usage
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import (
-        Claim,
-        Gang,
-        Node,
-        Owner,
-        Queue,
-        Snapshot,
-        Volume,
-    )
+    from optsched.cluster.snapshot import Claim, Gang, Node, Owner, Queue, Snapshot, Volume
 
 Manifest = dict[str, Any]
 
@@ -103,9 +95,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *encode_devices(snapshot.devices),
         *(
             _manifest(
-                kinds.HYPER_NODE,
-                {"name": each.name},
-                spec=hypernode_spec(each, snapshot.topology),
+                kinds.HYPER_NODE, {"name": each.name}, spec=hypernode_spec(each, snapshot.topology)
             )
             for each in snapshot.topology.hypernodes
         ),

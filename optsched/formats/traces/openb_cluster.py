@@ -148,6 +148,23 @@ class PodRow:
     gpu_milli: int
     gpu_spec: str
 
+    @property
+    def demands(self) -> dict[str, int]:
+        """The requested amounts of CPU, whole GPUs and memory in base units, without zeros."""
+        gpus = 0 if self.gpu_share_milli else self.num_gpu
+        demands = {CPU: self.cpu_m, GPU: gpus, MEMORY: self.memory_mib * _MIB}
+        return {name: amount for name, amount in demands.items() if amount}
+
+    @property
+    def gpu_share_milli(self) -> int:
+        """The requested share of one GPU in thousandths, or 0 if the pod requests whole GPUs."""
+        return self.gpu_milli if self.num_gpu == 1 and self.gpu_milli < WHOLE else 0
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The accepted GPU models, sorted; empty if any model is accepted."""
+        return tuple(sorted(set(filter(None, self.gpu_spec.split("|")))))
+
 
 def read_openb_rows(
     pods: Path, nodes: Path | None = None
@@ -265,19 +282,11 @@ class _PodReader:
 
     def gang(self, row: _Row) -> Gang:
         """Return the gang of a pod; a missing creation time is replaced by the row number in ms."""
-        demands = _pod_row(row)
-        is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
-        requested = {
-            CPU: demands.cpu_m,
-            GPU: 0 if is_share else demands.num_gpu,
-            MEMORY: demands.memory_mib * _MIB,
-        }
-        spec = demands.gpu_spec
-        models = tuple(sorted(set(spec.split("|")))) if spec else ()
+        pod = _pod_row(row)
         shape = TaskShape(
-            request=amounts({name: amount for name, amount in requested.items() if amount}),
-            node_affinity=model_affinity(models),
-            device=DeviceRequest(1, demands.gpu_milli) if is_share else None,
+            request=amounts(pod.demands),
+            node_affinity=model_affinity(pod.models),
+            device=DeviceRequest(1, pod.gpu_share_milli) if pod.gpu_share_milli else None,
         )
         is_dated = bool(row.cells.get("creation_time"))
         created_ms = row.integer("creation_time", _LAST_S) * _MS if is_dated else self._rows
@@ -317,9 +326,7 @@ _TOO_EARLY: Final = "is before its creation_time"
 _BACKWARDS: Final = "is before its scheduled_time"
 
 
-def read_openb_trace(
-    pods: Path, nodes: Sequence[Node] | None = None, node_list: Path | None = None
-) -> Found:
+def read_openb_trace(pods: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read each pod of a list as a job that ran from scheduled_time to deletion_time.
 
     Parameters
@@ -327,9 +334,7 @@ def read_openb_trace(
     pods
         A pod list with times; the multigpu lists have none.
     nodes
-        The nodes for the replay, or None to use the nodes in the node list.
-    node_list
-        The node list, or None for `openb_node_list_gpu_node.csv` in the pod list's folder.
+        The nodes for the replay, or None to use `openb_node_list_gpu_node.csv` in the same folder.
 
     Raises
     ------
@@ -339,7 +344,7 @@ def read_openb_trace(
     """
     found: Sequence[ObjectProblem]
     if nodes is None:
-        nodes, rows, found = read_openb_rows(pods, node_list)
+        nodes, rows, found = read_openb_rows(pods)
     else:
         found = []
         rows = tuple(_read(pods, "Pod", _POD_COLUMNS, _pod_row, found))
@@ -358,7 +363,7 @@ def read_openb_trace(
     return build_trace(pods.stem, jobs, nodes, problems)
 
 
-def _read_job(row: Row, demands: PodRow) -> TracedJob:
+def _read_job(row: Row, pod: PodRow) -> TracedJob:
     at_ms = row.milliseconds("creation_time")
     if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
         row.reject("scheduled_time", _NEVER_RAN)
@@ -368,15 +373,5 @@ def _read_job(row: Row, demands: PodRow) -> TracedJob:
         row.reject("deletion_time", _BACKWARDS)
     if start_ms < at_ms and row.is_sound:
         row.reject("scheduled_time", _TOO_EARLY)
-    is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
-    part = Part(
-        number=1,
-        demands={
-            CPU: demands.cpu_m,
-            GPU: 0 if is_share else demands.num_gpu,
-            MEMORY: demands.memory_mib * _MIB,
-        },
-        gpu_milli=demands.gpu_milli if is_share else 0,
-        models=tuple(sorted(set(filter(None, demands.gpu_spec.split("|"))))),
-    )
+    part = Part(number=1, demands=pod.demands, gpu_milli=pod.gpu_share_milli, models=pod.models)
     return TracedJob(row.name, at_ms, end_ms - start_ms, (part,), where=row.where)

@@ -299,18 +299,10 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
     )
 
 
-def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
+def equal_nodes(number: int, offers: Mapping[str, int]) -> tuple[Node, ...]:
     """Return nodes `node-00000`, `node-00001`, …, each with `offers` as allocatable resources."""
-    labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
-    return tuple(
-        Node(
-            name=f"node-{i:05d}",
-            allocatable=amounts(offers),
-            labels={**labels, HOSTNAME: f"node-{i:05d}"},
-            gpu_model=gpu_model,
-        )
-        for i in range(number)
-    )
+    names = (f"node-{i:05d}" for i in range(number))
+    return tuple(Node(name, amounts(offers), labels={HOSTNAME: name}) for name in names)
 
 
 def listed_nodes(

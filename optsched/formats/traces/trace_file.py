@@ -309,10 +309,7 @@ COMPANION_FILES: Final = (
 """Names of the files that a reader finds in the folder of a published trace."""
 
 
-_JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {
-    "helios": HELIOS_COLUMNS,
-    "acme": ACME_COLUMNS,
-}
+_JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {"helios": HELIOS_COLUMNS, "acme": ACME_COLUMNS}
 """Required columns of the trace formats that are one CSV file, most specific format first."""
 
 

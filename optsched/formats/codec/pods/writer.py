@@ -11,22 +11,12 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.codec.gpu_shares import CARDS, gpu_share_annotations, request_text
 from optsched.formats.codec.nodes import required_data_annotations
-from optsched.formats.codec.numatopologies import (
-    NEEDS,
-    decision_marks,
-    implied_needs,
-    needs_text,
-)
+from optsched.formats.codec.numatopologies import NEEDS, decision_marks, implied_needs, needs_text
 from optsched.formats.codec.pods.eviction_annotations import (
     encode_plugin_annotations,
     is_preemptable,
 )
-from optsched.formats.codec.pods.reader import (
-    OTHER_SCHEDULER,
-    group_name,
-    is_upstream,
-    task_index,
-)
+from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, group_name, is_upstream, task_index
 from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
@@ -103,13 +93,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
         "creationTimestamp": created,
         **({"deletionTimestamp": created} if is_terminating else {}),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": spec,
-        "status": status,
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
 def _gang_annotations(gang: Gang | None) -> dict[str, str]:
