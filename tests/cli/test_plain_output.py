@@ -54,7 +54,11 @@ ALLOWED: Final = {
     ("study/fgd/__main__.py", "sys.stdout"),
     ("study/fgd/__main__.py", "sys.stderr"),
 }
-DUMPS: Final = {"formats/snapshots/instance_files.py", "units/plaintext.py", "units/unit_errors.py"}
+DUMPS: Final = {
+    "formats/snapshots/instance_files.py",
+    "units/plaintext.py",
+    "units/input_errors.py",
+}
 """Where JSON is written with `ensure_ascii=False`: a hash, `write_json`, and parts of messages."""
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from optsched.api import kinds
 from optsched.formats.codec.pods.reader import DecodeOptions
-from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS, assemble
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Listed
 from tests.formats.objects import group, node, pod, queue, thing

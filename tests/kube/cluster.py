@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import find_kind
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD, Ref
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.kube.cache.reflector import Listed
 from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from optsched.kube.client.listing import EVERYTHING, Page, Selection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.kube.client.client import CONNECTIONS
 from optsched.kube.controllers import executor
 from optsched.kube.runtime import events

@@ -62,7 +62,7 @@ from optsched.formats.codec.pods.reader import (
     gang_named_by,
     is_gang_of_bare_pod,
 )
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
 from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of

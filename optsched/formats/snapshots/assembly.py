@@ -1,4 +1,4 @@
-"""Assemble a cluster snapshot from JSON objects, in any order and from any source."""
+"""Assemble cluster snapshots from JSON objects in watch events or files, without I/O or a clock."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
 from optsched.api.meta import NOT_A_MAPPING
+from optsched.api.wellknown import SUBMITTER
+from optsched.cluster.node_parts import NO_SHARDING
+from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.gpu_shares import CONFIG_FILE, DeviceTable, parse_device_table
 from optsched.formats.codec.nodes import read_sharding
+from optsched.formats.codec.pod_limits import (
+    parse_budget,
+    parse_priority_class,
+    parse_quota,
+    priorities,
+)
 from optsched.formats.codec.pods.reader import (
     DEFAULT_NAMESPACE,
     DecodeOptions,
     awaits_node,
+    group_key,
     scheduler_of,
 )
 from optsched.formats.codec.snapshot_annotations import (
@@ -24,14 +37,31 @@ from optsched.formats.codec.snapshot_annotations import (
     without_snapshot_annotations,
 )
 from optsched.formats.files.diagnostics import ObjectProblem, diagnostics_of
-from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
+from optsched.formats.snapshots.gang_store import GangStore
+from optsched.formats.snapshots.object_stores import (
+    STORAGE_KINDS,
+    DeviceStore,
+    NamespaceStore,
+    NodeStore,
+    ParsedStore,
+    Problems,
+    QueueStore,
+    ShardStore,
+    VolumeStore,
+    take_every_node,
+)
+from optsched.formats.snapshots.pod_store import PodStore
 from optsched.units import FieldError, TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from optsched.api.kinds import Kind
     from optsched.cluster.node_parts import Sharding
-    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.snapshot import Budget, Node, Quota
+    from optsched.cluster.task import Task
+    from optsched.formats.codec.pod_limits import PriorityClass
+    from optsched.formats.snapshots.object_stores import Raw
 
 SNAPSHOT_KIND: Final = "Snapshot"
 """Kind of the object that records in a dump when the snapshot was taken (`takenAt`)."""
@@ -64,6 +94,183 @@ _REPORT_ORDER: Final = (
     kinds.NODE_SHARD,
 )
 """The kinds whose fields are read, in the order in which their errors are reported."""
+
+
+READ_KINDS: Final = (
+    kinds.NODE,
+    kinds.POD,
+    kinds.POD_GROUP,
+    *kinds.SCHEDULING_POD_GROUPS,
+    kinds.QUEUE,
+    kinds.PRIORITY_CLASS,
+    kinds.NAMESPACE,
+    kinds.PERSISTENT_VOLUME_CLAIM,
+    kinds.PERSISTENT_VOLUME,
+    kinds.STORAGE_CLASS,
+    kinds.CSI_NODE,
+    kinds.HYPER_NODE,
+    kinds.NUMATOPOLOGY,
+    kinds.POD_DISRUPTION_BUDGET,
+    kinds.RESOURCE_QUOTA,
+    kinds.NODE_SHARD,
+    *kinds.DEVICE_KINDS,
+)
+"""Kinds of objects that belong to a snapshot."""
+
+OPTIONAL_KINDS: Final = frozenset(
+    {
+        kinds.HYPER_NODE,
+        kinds.NUMATOPOLOGY,
+        kinds.NODE_SHARD,
+        *kinds.SCHEDULING_POD_GROUPS,
+        *kinds.DEVICE_KINDS,
+    }
+)
+"""Kinds in `READ_KINDS` that a cluster need not serve; an unserved kind has no objects."""
+
+
+class ClusterObjects:
+    """Parsed objects of all kinds, and the snapshots assembled from them.
+
+    Attributes
+    ----------
+    pods, gangs, nodes, devices, volumes, queues, shards
+        Stores of objects, including assumed changes that no watch has confirmed.
+
+    """
+
+    def __init__(
+        self,
+        options: DecodeOptions | None = None,
+        takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
+    ) -> None:
+        """`takes_node` returns whether a node with the given labels belongs to this scheduler."""
+        options = options or DecodeOptions()
+        problems: Problems = {}
+        self._problems = problems
+        self._builder = SnapshotBuilder()
+        self._namespaces = NamespaceStore()
+        self._classes: ParsedStore[PriorityClass] = ParsedStore(
+            kinds.PRIORITY_CLASS, parse_priority_class, problems
+        )
+        self._budgets: ParsedStore[Budget] = ParsedStore(
+            kinds.POD_DISRUPTION_BUDGET,
+            partial(parse_budget, yields_to_guarantees=options.guarantees_override_budgets),
+            problems,
+        )
+        self._quotas: ParsedStore[Quota] = ParsedStore(kinds.RESOURCE_QUOTA, parse_quota, problems)
+        self.pods = PodStore(options, self._builder, problems)
+        self.queues = QueueStore(problems)
+        self.gangs = GangStore(options, self._builder, self.pods, self._namespaces, self.queues)
+        self.nodes = NodeStore(self._builder, takes_node, problems)
+        self.devices = DeviceStore(problems)
+        self.volumes = VolumeStore(problems)
+        self.shards = ShardStore(options.sharding or NO_SHARDING, problems)
+        self._apply_by_kind: Mapping[Kind, Callable[[str, Raw | None], None]] = {
+            kinds.NODE: self.nodes.apply_node,
+            kinds.HYPER_NODE: self.nodes.apply_hypernode,
+            kinds.NUMATOPOLOGY: self.nodes.apply_numatopology,
+            kinds.CSI_NODE: self.nodes.apply_csi_node,
+            kinds.POD_GROUP: self.gangs.apply_group,
+            kinds.QUEUE: self.queues.apply,
+            kinds.NODE_SHARD: self.shards.apply,
+            kinds.PRIORITY_CLASS: self._classes.apply,
+            kinds.POD_DISRUPTION_BUDGET: self._budgets.apply,
+            kinds.RESOURCE_QUOTA: self._quotas.apply,
+            kinds.NAMESPACE: self._namespaces.apply,
+            kinds.PERSISTENT_VOLUME_CLAIM: self.volumes.apply_claim,
+            **{kind: partial(self.volumes.apply_storage, kind) for kind in STORAGE_KINDS},
+            **{
+                kind: partial(self.gangs.apply_scheduling_group, kind)
+                for kind in kinds.SCHEDULING_POD_GROUPS
+            },
+        }
+
+    def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
+        """Store the state of an object, or remove the object if `obj` is None.
+
+        `is_created` is true if `obj` is known to be the first state of a pod.
+        """
+        if kind in kinds.DEVICE_KINDS:
+            self.devices.apply_object(kind, key, obj)
+            if kind in kinds.RESOURCE_CLAIMS:
+                self.pods.apply_claim(key, self.devices.claim(key))
+        elif kind != kinds.POD:
+            self._apply_by_kind[kind](key, obj)
+        elif obj is None:
+            self.pods.delete_pod(key)
+        else:
+            self.pods.apply_pod(obj, is_created=is_created)
+
+    def refresh_priorities(self) -> None:
+        """Apply changed priority classes, and decode again the pods that depend on them."""
+        if self._classes.refresh():
+            self.gangs.set_priorities(priorities(self._classes.values))
+
+    def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
+        """Build the snapshot of the cluster; unchanged parts of the last snapshot are reused.
+
+        Parameters
+        ----------
+        taken_ms
+            Time of the snapshot in ms since 1970, or None for the latest creation time of a gang or
+            queue.
+        used_namespaces
+            Namespaces in which any object exists, even if there is no Namespace object.
+
+        """
+        self.refresh_priorities()
+        if self._namespaces.refresh(used_namespaces):
+            # A namespace annotation may name the queue for gangs without a PodGroup.
+            self.pods.touched_gangs.update(
+                key for key in self.pods.gangs if key not in self.gangs.groups
+            )
+        if self.queues.refresh():
+            self.pods.touched_gangs.update(self.gangs.guested)
+        for store in (self._budgets, self._quotas, self.shards):
+            store.refresh()
+        self.gangs.refresh()
+        shuffles = self.gangs.shuffles.last_ms(taken_ms)
+        if taken_ms is None:
+            gangs, queues = self._builder.gangs.values, self.queues.shown
+            taken_ms = max((*(g.created_ms for g in gangs), *(q.created_ms for q in queues)))
+        others = Snapshot(
+            taken_ms,
+            queues=self.queues.shown,
+            claims=self.volumes.refresh(),
+            namespaces=self._namespaces.labels,
+            budgets=self._budgets.values,
+            topology=self.nodes.topology_index.topology(),
+            quotas=self._quotas.values,
+            sharding=self.shards.sharding,
+            devices=self.devices.refresh(),
+            priority_classes=self.gangs.table.values,
+            last_shuffle_ms=shuffles,
+            usage=self.queues.usage,
+        )
+        return self._builder.build(taken_ms, others)
+
+    def find_node(self, name: str) -> Node | None:
+        """Return a node of this scheduler, or None if there is no such node."""
+        return self._builder.find_node(name)
+
+    def tasks_without_node(self) -> list[Task]:
+        """Return the tasks whose node does not exist, sorted by task key."""
+        return self._builder.tasks_without_node()
+
+    def problems(self) -> Problems:
+        """Return all invalid fields as of the last snapshot, keyed by kind and object key."""
+        found = {**self._problems, **self.volumes.storage_problems()}
+        for gang, (kind, errors) in self.gangs.group_problems.items():
+            found[kind, group_key(gang)] = errors
+        for flaw in chain.from_iterable(self.gangs.flaws.values()):
+            about = (flaw.kind, flaw.key)
+            error = FieldError(f"metadata.annotations[{SUBMITTER}]", "", flaw.message)
+            found[about] = (*found.get(about, ()), error)
+        for name, remarks in self.nodes.topology_index.remarks.items():
+            about = (kinds.HYPER_NODE, name)
+            found[about] = (*found.get(about, ()), *remarks)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from optsched.api.crds import unknown_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, diagnostics_of
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
-from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS, assemble
 from optsched.formats.snapshots.writer import encode
 from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
 from optsched.formats.traces.openb_cluster import NODE_LIST, missing_columns, read_openb

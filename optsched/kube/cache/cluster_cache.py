@@ -16,8 +16,8 @@ from optsched.api.json_fields import version_of
 from optsched.cluster.bounded_cache import RecentCache
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
+from optsched.formats.snapshots.assembly import READ_KINDS, ClusterObjects
 from optsched.formats.snapshots.assumptions import AssumedBind, AssumedNomination
-from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
 from optsched.units.quantity import parse_whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import CONFIG_MAP, Ref
 from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
-from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.snapshots.assembly import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
 from optsched.kube.runtime.outage import Outage

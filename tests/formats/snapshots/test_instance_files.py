@@ -9,7 +9,7 @@ from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import write_yaml
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.formats.snapshots.instance_files import Instance, read_instance, read_objects
 from tests.formats.objects import group, node, pod, queue, thing
 from tests.support.shared import found as found_in_shared

@@ -16,8 +16,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import MOVES
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, has_left_cluster
-from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS, assemble
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
 from tests.formats.objects import (

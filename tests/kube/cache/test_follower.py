@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import HYPER_NODE, NODE
-from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KINDS
+from optsched.formats.snapshots.assembly import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower
 from optsched.kube.cache.reflector import ABSENT_S

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import HYPER_NODE, QUEUE
-from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS, assemble
 from optsched.kube.client import client as requests
 from optsched.kube.client.capture import capture
 from optsched.kube.client.errors import Expired, Forbidden, NotFound

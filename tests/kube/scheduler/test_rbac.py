@@ -21,7 +21,7 @@ from optsched.api.meta import EventType
 from optsched.cluster.amounts import Usage
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.formats.files.yaml_text import Document, read_yaml
-from optsched.formats.snapshots.cluster_objects import READ_KINDS
+from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.kube.cache.follower import GeometryReader
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.runtime.events import EventRecorder, Note
