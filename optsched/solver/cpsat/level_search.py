@@ -25,9 +25,8 @@ from optsched.solver.cpsat.integer_program import (
     maximize,
 )
 from optsched.solver.cpsat.level_model import DONE, LevelUpdate, Step, forward_messages
-from optsched.solver.cpsat.master_problem import Master, charge, relaxed_values, rounded
 from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, Pricer, TooManyCapacities
-from optsched.solver.cpsat.relaxation import Relaxation
+from optsched.solver.cpsat.relaxation import Master, Relaxation, charge, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.solver.cpsat.integer_program import Result, SolverProgress
     from optsched.solver.cpsat.level_model import LevelModel, Limits, Objective, Placement
-    from optsched.solver.cpsat.master_problem import Charged, Relaxed
+    from optsched.solver.cpsat.relaxation import Charged, Relaxed
 
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
@@ -623,9 +622,7 @@ class _ConfigurationSearch(_LevelSearch):
     def keep_level(self, objective: Objective, value: int | None) -> None:
         """See `_LevelSearch`."""
         if value is not None:
-            goal = to_maximise(objective)
-            held = value - goal.constant
-            self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
+            self._master.hold_value(to_maximise(objective), value)
 
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
@@ -688,7 +685,7 @@ class _ConfigurationSearch(_LevelSearch):
             relaxed = solved
             prices = rounded(solved.prices * step, self._master)
             priced = self._pricer.price(np.maximum(prices.supply, 0))
-            proof = charge(self._master, self.model, goal, prices, priced)
+            proof = charge(self._master, goal, prices, priced)
             if best is None or proof.total * best.scale < best.total * proof.scale:
                 best = proof
                 self._record_bound(goal.constant + best.bound, value)
@@ -783,6 +780,7 @@ class _ConfigurationSearch(_LevelSearch):
         # One row per group in `kin` fixes the sum of the group's variables.
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
+        members = members[np.argsort(kin[members], kind="stable")]
         sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
         rows = Rows(
             np.concatenate([rows.row, len(rows.lower) + kin[members]]),
@@ -794,7 +792,8 @@ class _ConfigurationSearch(_LevelSearch):
         lower, upper = self._bounds()
         lower[num:] = upper[num:] = self._incumbent_uses()
         left = self.clock.remaining_s
-        values = relaxed_values(lower, upper, rows, goal, None if left is None else int(left * 500))
+        relaxation = Relaxation(lower, upper, rows)
+        values = relaxation.find_values(goal, None if left is None else int(left * 500))
         if values is None:
             return value
         whole = np.abs(values - np.rint(values)) <= WHOLE
