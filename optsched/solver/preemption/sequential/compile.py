@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.nodes.node_filters import preferred_nodes
 from optsched.plugins.ordering.reservation import find_usable_nodes
 from optsched.solver.model.node_masks import static_mask
@@ -22,10 +23,10 @@ from optsched.solver.preemption.sequential.eviction_problem import (
     claims,
 )
 from optsched.solver.preemption.sequential.limits import Limits
-from optsched.units import PODS
+from optsched.units import PODS, amount_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.plugins.extension_points import Blocker
     from optsched.plugins.ruleset import RuleSet
@@ -152,84 +153,57 @@ class EvictionCompiler:
         state: EvictionState,
         within: Bool | None = None,
         *,
+        rest: I64 | None = None,
         overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within a queue's guarantee.
 
         The problem does not limit how much lenders give back, so a victim gang may be larger than
-        its queue's excess. With `overrides_budgets`, budgets that yield to guarantees do not limit
-        the victims. Returns None if the guarantees of the queue and its ancestors do not cover the
-        gang's request.
+        its queue's excess. Returns None if the guarantees of the queue and its ancestors do not
+        cover the gang's request.
+
+        Parameters
+        ----------
+        gang, state, within
+            The gang, the cluster after earlier evictions, and the mask (N,) of the nodes that the
+            gang may use, or None for all nodes.
+        rest
+            (E,) maximum number of tasks beyond the gang's minimum. The queue then gains at most the
+            unused part of its own and its ancestors' guarantees. None means the gang's minimum.
+        overrides_budgets
+            Whether budgets that yield to guarantees do not limit the victims.
+
         """
-        if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
+        queues, grows = self.problem.queues, rest is not None
+        if not queues.guarantee.any() or not (grows or self.has_minimum(gang)):
             return None
-        if overrides_budgets and not self.may_override_budgets(gang, state, grows=False):
+        if overrides_budgets and not self.may_override_budgets(gang, state, grows=grows):
             return None
-        covered = self._find_covered(gang, state, grows=False)
+        covered = self._find_covered(gang, state, grows=grows)
         if not covered.any():
             return None
-        leave, reclaimed, claims = self._candidates(
-            gang, state, grows=False, overrides_budgets=overrides_budgets
+        _, reclaimed, claims = self._candidates(
+            gang, state, grows=grows, overrides_budgets=overrides_budgets
         )
-        candidates_of_gang = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
+        if grows:
+            least = find_minimum_request(self.problem, gang, grows=True)
+            held = queues.summed_up(state.used)
+            always = (self.facts.request_of(gang) > 0).all(axis=0)
+            claims = claims + [
+                (a, r, int(queues.guarantee[a, r] - held[a, r]))
+                for a in np.flatnonzero(self.facts.above[self.problem.queue_of[gang]]).tolist()
+                for r in np.flatnonzero(always & (queues.guarantee[a] > 0)).tolist()
+                if held[a, r] + least[r] <= queues.guarantee[a, r]
+            ]
+        victims = reclaimed & covered
         eviction = self._compile(
             gang,
             state,
             within,
-            candidates_of_gang,
-            self.facts.counts_of(gang),
-            overriding=candidates_of_gang.reclaimed if overrides_budgets else None,
-        )
-        if eviction is None:
-            return None
-        return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
-
-    def compile_growth_within_guarantee(
-        self,
-        gang: int,
-        state: EvictionState,
-        rest: I64,
-        within: Bool | None = None,
-        *,
-        overrides_budgets: bool = False,
-    ) -> EvictionProblem | None:
-        """Return the eviction problem for tasks beyond the minimum, within the queue's guarantees.
-
-        The queue gains at most the unused part of its own and its ancestors' guarantees. With
-        `overrides_budgets`, budgets that yield to guarantees do not limit the victims.
-        """
-        if overrides_budgets and not self.may_override_budgets(gang, state, grows=True):
-            return None
-        if not self.problem.queues.guarantee.any():
-            return None
-        least, request = (
-            find_minimum_request(self.problem, gang, grows=True),
-            self.facts.request_of(gang),
-        )
-        queue, queues = int(self.problem.queue_of[gang]), self.problem.queues
-        held = queues.summed_up(state.used)
-        covered = self.facts.floors.covered(queue, request, least, held)
-        if not covered.any():
-            return None
-        leave, reclaimed, claims = self._candidates(
-            gang, state, grows=True, overrides_budgets=overrides_budgets
-        )
-        always = (request > 0).all(axis=0)
-        rows = [
-            (a, r, int(queues.guarantee[a, r] - held[a, r]))
-            for a in np.flatnonzero(self.facts.above[queue]).tolist()
-            for r in np.flatnonzero(always & (queues.guarantee[a] > 0)).tolist()
-            if held[a, r] + least[r] <= queues.guarantee[a, r]
-        ]
-        candidates = _Candidates(leave & covered & reclaimed, reclaimed & covered, [*claims, *rows])
-        eviction = self._compile(
-            gang,
-            state,
-            within,
-            candidates,
-            rest,
-            grows=True,
-            overriding=candidates.reclaimed if overrides_budgets else None,
+            _Candidates(victims, victims, claims),
+            self.facts.counts_of(gang) if rest is None else rest,
+            grows=grows,
+            overriding=victims if overrides_budgets else None,
         )
         if eviction is None:
             return None
@@ -474,15 +448,13 @@ class EvictionCompiler:
         grows = not self.has_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
-    def find_kept_capacity(
-        self, gang: int, state: EvictionState
-    ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the non-reclaimable queues that hold capacity to which a gang is entitled.
+    def explain_kept_capacity(self, gang: int, state: EvictionState) -> Reason | None:
+        """Return a reason that names a queue holding capacity to which a gang is entitled.
 
-        Each result is a (queue, resource, held amount, deserved amount) tuple.
+        The queue is not reclaimable. Returns None if there is no such queue.
         """
         if "reclaim" not in self._reach or self.facts.due is None:
-            return
+            return None
         least = find_minimum_request(self.problem, gang, grows=not self.has_minimum(gang))
         requested, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         claim = self._find_claim(queue, state, requested)
@@ -492,7 +464,13 @@ class EvictionCompiler:
                 for r in {r for _, r, _ in rows}:
                     held, due = int(state.used[other, r]), int(self.facts.due[other, r])
                     if held > due:
-                        yield other, r, held, due
+                        resource, name = self.problem.resources[r], self.problem.queues.names[other]
+                        return Reason(
+                            ReasonCode.DESERVED,
+                            f"queue {name} holds {amount_text(resource, held)}, "
+                            f"deserves {amount_text(resource, due)}, and is not reclaimable",
+                        )
+        return None
 
     def _find_claim(
         self, queue: int, state: EvictionState, requested: I64

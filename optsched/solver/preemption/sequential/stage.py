@@ -22,11 +22,7 @@ from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.problem.running import running_tasks
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
-from optsched.solver.preemption.sequential.eviction_problem import EvictionState
-from optsched.solver.preemption.sequential.explanation import (
-    explain_kept_capacity,
-    explain_shortage,
-)
+from optsched.solver.preemption.sequential.eviction_problem import EvictionState, explain_shortage
 from optsched.solver.preemption.sequential.heuristic import (
     HeuristicSolution,
     restrict_to_promising_nodes,
@@ -309,9 +305,7 @@ class _Stage:
                 return False
             key = (*self._equivalence_key(gang), *rest.tolist())
             if key not in refused:
-                within_guarantee = partial(
-                    self._compiler.compile_growth_within_guarantee, rest=rest
-                )
+                within_guarantee = partial(self._compiler.compile_within_guarantee, rest=rest)
                 if self._evict_in_attempts(
                     gang,
                     partial(self._compiler.compile_growth, rest=rest),
@@ -422,11 +416,11 @@ class _Stage:
                 why = (
                     explain_shortage(self._problem, tried[0].eviction) if len(tried) == 1 else None
                 )
-                if why and (kept := explain_kept_capacity(self._compiler, gang, self._state)):
+                if why and (kept := self._compiler.explain_kept_capacity(gang, self._state)):
                     why = replace(why, message=f"{why.message}; {kept.message}")
                 self._hopeless[gang] = why
             elif are_all and not tried:
-                if kept := explain_kept_capacity(self._compiler, gang, self._state):
+                if kept := self._compiler.explain_kept_capacity(gang, self._state):
                     self._hopeless[gang] = kept
             elif tried or not are_all:
                 self._least = None
