@@ -100,6 +100,17 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
     return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}
 
 
+def count_nominations(problem: Problem, gang: int, node_of: I64) -> Nominations:
+    """Return the nominations that keep a gang's tasks on their nodes in `node_of` (T,)."""
+    first, last = problem.task_start[gang : gang + 2].tolist()
+    number = int(problem.shape_of[gang])
+    entries = slice(*problem.shapes.start[number : number + 2].tolist())
+    counts, nodes = problem.shapes.count[entries], node_of[first:last]
+    entry = np.repeat(np.arange(len(counts)), counts)
+    pairs, tasks = np.unique(np.stack([entry, nodes])[:, nodes >= 0], axis=1, return_counts=True)
+    return tuple(zip(*pairs.tolist(), tasks.tolist(), strict=True))
+
+
 @cached_by_problem
 def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
     from optsched.problem.shapes import Relation
-
-
-class RelatedClasses(Protocol):
-    """The properties of task classes on which relations between pods depend."""
-
-    @property
-    def shapes(self) -> Sequence[TaskShape]:
-        """The resource request and constraints of each task class."""
-
-    @property
-    def relations(self) -> Sequence[Relation]:
-        """The indices of the terms that select the tasks of each task class."""
 
 
 class TermKind(Enum):
@@ -365,7 +353,8 @@ def build_relations(
 
 def count_coming(
     relations: Relations,
-    classes: RelatedClasses,
+    shapes: Sequence[TaskShape],
+    selecting: Sequence[Relation],
     tasks: tuple[I64, I64],
     nominated: tuple[I64, I64],
 ) -> Relations:
@@ -373,8 +362,10 @@ def count_coming(
 
     Parameters
     ----------
-    relations, classes
-        Relations and task classes of the problem before the decisions.
+    relations
+        The relations before the decisions.
+    shapes, selecting
+        (C,) `TaskShape` of each task class, and indices of the terms that select its tasks.
     tasks, nominated
         (task class, node) arrays of placed tasks and of nominated tasks. Nominated tasks count for
         anti-affinity and host ports, but not for affinity and spread.
@@ -390,7 +381,7 @@ def count_coming(
     for (task_class, node), stands in ((tasks, True), (nominated, False)):
         for c in np.unique(task_class).tolist():
             at = node[task_class == c]
-            _count_class(relations, more, (classes.shapes[c], classes.relations[c]), at, stands)
+            _count_class(relations, more, (shapes[c], selecting[c]), at, stands)
     known = relations.coming
     coming = more
     if known is not None:

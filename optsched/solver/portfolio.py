@@ -417,8 +417,7 @@ def _improve_with(
     solved = solve_checked(search.solver, encoding.model, search.limits, on_step)
     if solved.stopped == TOO_MANY_CAPACITIES:
         return _search_neighbourhoods(NEIGHBOURHOODS, problem, part, run)
-    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
-    decisions = incumbent.decisions
+    last, decisions = solved.last_solved, incumbent.decisions
     if last is not None:
         decisions = encoding.decode(last, incumbent.decisions)
     outcome = Outcome(problem, decisions)
@@ -483,7 +482,7 @@ def _search_neighbourhoods(
         if search.watch is not None:
             on_step = _SolverProgress(problem, levels, best, (encoding, (engine,)), search.watch)
         solved = solve_checked(search.solver, encoding.model, limits, on_step)
-        last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+        last = solved.last_solved
         if last is None:
             continue
         found = evaluate_greedy(problem, encoding.decode(last, best.decisions), levels, "")
@@ -642,7 +641,8 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     )
     relations = count_coming(
         problem.relations,
-        problem.classes,
+        problem.classes.shapes,
+        problem.classes.relations,
         (problem.task_class[tasks], decisions.node_of[tasks]),
         (problem.task_class[nominated], decisions.nominated[nominated]),
     )

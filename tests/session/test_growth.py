@@ -28,7 +28,7 @@ from optsched.solver.cpsat import level_search as levels
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.pricing import Pricer, TooManyCapacities
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.greedy import gang_classes
+from optsched.solver.greedy import queue_order
 from optsched.solver.greedy.nodes import NodeTable
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
 def test_what_gangs_share_is_forgotten_with_the_last_of_them() -> None:
     """Every gang has a unique request and annotation, as jobs with topology constraints have."""
     policy = load_policy("volcano-compatible", Path.read_text)
-    shared = (shapes.SHAPES, shapes.STAKES, world.STAKES, gang_classes.IDENTITIES)
+    shared = (shapes.SHAPES, shapes.STAKES, world.STAKES, queue_order.IDENTITIES)
     sizes: list[tuple[int, ...]] = []
     gc.freeze()  # the collector skips objects of other tests
     for number in range(12):

@@ -55,6 +55,11 @@ class Solved:
     updates: tuple[LevelUpdate, ...]
     stopped: str
 
+    @property
+    def last_solved(self) -> LevelUpdate | None:
+        """The last update with a solution, or None if no update has one."""
+        return next((u for u in reversed(self.updates) if u.solution is not None), None)
+
 
 class Solver(Protocol):
     """A solver of level models."""

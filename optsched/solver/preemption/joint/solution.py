@@ -14,7 +14,7 @@ from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.gang_levels import Placed, Shortfall, Started
 from optsched.problem.arrays import UNPLACED
-from optsched.problem.decisions import Decisions
+from optsched.problem.decisions import Decisions, count_nominations
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
 from optsched.solver.model.assignment import assign_tasks
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.decisions import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.model import JointModel
@@ -143,8 +142,7 @@ def find_victims_jointly(
         if left is not None and left <= 0:
             break
         solved = solve_checked(settings.solver, model, settings.limits.cap_budget(left))
-        found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
-        solution = next(found, None)
+        solution = None if solved.last_solved is None else solved.last_solved.solution
         if solution is None or not solution[joint.evict].any():
             break
         node_of = _assign_nodes(joint, solution)
@@ -287,7 +285,7 @@ def _read_solution(
     unused = np.bincount(groups.of_task[np.isin(groups.tasks, rest)], minlength=len(groups))
     if unused.any():
         evictions = preemptors.drop_gangs_without_capacity(evictions)
-    nominations = _find_nominations(problem, preemptors.node_of, preemptors.order)
+    nominations = {g: count_nominations(problem, g, preemptors.node_of) for g in preemptors.order}
     gangs = problem.snapshot.gangs
     actions: list[Action] = [*evictions]
     for gang, mine in nominations.items():
@@ -302,22 +300,6 @@ def _read_solution(
     entitlements = _entitle(joint, evictions)
     plan = EvictionPlan(tuple(evictions), nominations, results, entitlements=entitlements)
     return _Reading(plan, unused, num_served - len(nominations))
-
-
-def _find_nominations(
-    problem: Problem, node_of: I64, gangs: Sequence[int]
-) -> dict[int, Nominations]:
-    """Return the (entry, node, number of tasks) nominations of each gang, in gang order."""
-    found: dict[int, Nominations] = {}
-    for gang in gangs:
-        first = int(problem.shapes.start[problem.shape_of[gang]])
-        last = int(problem.shapes.start[problem.shape_of[gang] + 1])
-        begin, end = int(problem.task_start[gang]), int(problem.task_start[gang + 1])
-        entry = np.repeat(np.arange(last - first), problem.shapes.count[first:last])
-        mine = node_of[begin:end]
-        pairs, count = np.unique(np.stack([entry, mine])[:, mine >= 0], axis=1, return_counts=True)
-        found[gang] = tuple(zip(*pairs.tolist(), count.tolist(), strict=True))
-    return found
 
 
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:

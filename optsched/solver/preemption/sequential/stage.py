@@ -20,6 +20,7 @@ from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import ended_gangs
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
+from optsched.problem.decisions import count_nominations
 from optsched.problem.running import running_tasks
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState, explain_shortage
@@ -224,8 +225,8 @@ class _Stage:
         self._least = None if is_limited else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
         self._tier = -1
-        placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
-        self._served = set(problem.gang_of[placed].tolist())
+        self._node_of = np.maximum(decisions.node_of, decisions.nominated)
+        self._served = set(problem.gang_of[self._node_of >= 0].tolist())
         self._num_ahead = 0
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
@@ -340,16 +341,7 @@ class _Stage:
         """Return a gang's nominations from this search, or else its nodes in the decisions."""
         if gang in self._nominations:
             return self._nominations[gang]
-        first, last = self._problem.task_start[gang : gang + 2].tolist()
-        counts = self._compiler.facts.counts_of(gang)
-        entry = np.repeat(np.arange(len(counts)), counts)
-        node = np.maximum(
-            self._decisions.node_of[first:last], self._decisions.nominated[first:last]
-        )
-        placed, number = np.unique(
-            np.stack([entry, node])[:, node >= 0], axis=1, return_counts=True
-        )
-        return tuple(zip(*placed.tolist(), number.tolist(), strict=True))
+        return count_nominations(self._problem, gang, self._node_of)
 
     def _is_losing_tasks(self, gang: int) -> bool:
         """Return whether tasks of a gang are evicted; as in Volcano, such a gang gets no nodes."""
@@ -567,7 +559,7 @@ class _Stage:
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
             return None, _FewestVictims(0, 0)
-        last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+        last = solved.last_solved
         if last is None or last.solution is None:
             return packed, None
         placed = np.zeros(eviction.allowed.shape, np.int64)
