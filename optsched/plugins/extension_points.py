@@ -294,7 +294,7 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """True if all gangs of a gang class that use no resources have equal sort keys.
 
-    It is False for rules that sort gangs by age, name or estimated runtime. See
+    `orders_by_class` is False for rules that sort gangs by age, name or estimated runtime. See
     `solver.greedy.gang_classes`.
     """
 

@@ -83,7 +83,7 @@ class Outcome:
     def future_idle(self) -> I64:
         """Idle resources (N, R) once terminating tasks have ended and nominated tasks have started.
 
-        They may be negative on an overcommitted node.
+        The idle resources of an overcommitted node may be negative.
         """
         problem = self.problem
         nominated = np.zeros_like(problem.used)

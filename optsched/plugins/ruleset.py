@@ -86,8 +86,8 @@ class Entitling(Protocol):
     returns_by_use: ClassVar[bool]
     """True if a queue may lose a pod once it exceeds its deserved share of a resource of the pod.
 
-    If False, the queue must exceed its deserved share of a resource that the reclaiming gang
-    requests.
+    If `returns_by_use` is False, the queue must exceed its deserved share of a resource that the
+    reclaiming gang requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:

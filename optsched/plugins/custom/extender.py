@@ -222,7 +222,7 @@ class Extender(Rule):
     paths
         (verb, path) pairs of all configured calls.
     ignorable
-        True if failed calls are ignored. If False, a gang waits when a call for it fails.
+        True if failed calls are ignored. If `ignorable` is False, a gang waits if a call fails.
     managed
         The resources that the service manages; empty if it manages all. The rule makes calls only
         for tasks that request a managed resource.

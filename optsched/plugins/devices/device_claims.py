@@ -411,7 +411,7 @@ class _AllocationRows:
         if not any(option.bonds for option in options):
             self._add_options(node, options, tasks, most)
             return
-        # Each claim with constraints between its devices has its own variables.
+        # The model has separate variables for each claim with constraints between its devices.
         least = max(min(option.number for option in options), 1)
         most = min(most, len(self._free[node]) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -515,9 +515,9 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """The requests of a task's claims that have no devices yet, now and later.
+    """The requests of a task's unallocated claims, now and once terminating tasks have ended.
 
-    Later, terminating tasks have ended. `now` is None if the task may wait for terminating tasks.
+    `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]

@@ -2,8 +2,8 @@
 
 A claim has one or more alternatives (`firstAvailable`). An alternative requests numbers of devices
 and may have constraints between the devices. If no claim has several alternatives or constraints,
-the allocation is a bipartite matching. Otherwise, a search tries the variants of the claims in
-order and solves a matching in each step.
+the allocation is a bipartite matching. If some claim has several alternatives or constraints, a
+search tries the variants of the claims in order and solves a matching in each step.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Bond(NamedTuple):
     """A constraint on the values of one attribute: all devices have the same or distinct values.
 
     The constraint holds for the devices of the requests with the indices `demands`. `value_of`
-    numbers the attribute values by device; -1 is a device without the attribute. So nodes with
-    equal devices have equal `Bond` objects.
+    contains a number for the attribute value of each device, or -1 without the attribute. Nodes
+    with equal devices have equal `Bond` objects.
     """
 
     is_distinct: bool
@@ -220,7 +220,7 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        # An iterator over the variants of a claim that are not yet computed, and the computed ones.
+        # By claim: an iterator over the variants to compute, and the variants already computed.
         self._variants: dict[
             int, tuple[Iterator[tuple[Demand, ...]], list[tuple[Demand, ...]]]
         ] = {}
@@ -237,7 +237,7 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether the claims from index `first` on can get devices too."""
+        """Return whether the claims from `first` on can get devices for some of their variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]

@@ -54,7 +54,7 @@ TOP = 100.0
 BY_TEMPLATE = "template"
 """The NPU sharing mode of pods that do not specify a mode."""
 WIRED = "Ascend910"
-"""The NPU model whose NPUs of a node form several networks; tasks prefer one network."""
+"""The NPU model with several networks in one node; a task prefers NPUs of one network."""
 WIRED_TOP = 10.0
 
 
@@ -102,7 +102,7 @@ class Need(NamedTuple):
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that a request uses on a device: on an NPU, that of its template."""
+        """Return the memory that a request uses on a device; on an NPU, its template's memory."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
@@ -151,8 +151,8 @@ class DeviceShare(Rule):
     prefers, weight
         The nodes that the score prefers, and the weight of the score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates. The readers of
-        cluster objects use it, not the rule.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the readers
+        of cluster objects use `geometries_in`.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
@@ -535,10 +535,10 @@ def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
-    """Return the idle slice types of the geometry in use that suffice, smallest first.
+    """Return the types of idle slices that suffice for a request, smallest first per geometry.
 
-    If no geometry is in use, the slice types of all geometries are returned, in the order of the
-    geometries. A device that changes its geometry has two of them in use and offers no slice.
+    If a geometry is in use, only its slice types are returned. A device that is changing its
+    geometry has two geometries in use and offers no slice.
     """
     taken = dict(used.slices)
     in_use = {geometry for geometry, _ in taken}
@@ -988,7 +988,7 @@ class _DeviceUsage(Greedy):
 
 
 class _ScoredDeviceUsage(_DeviceUsage):
-    """Also scores nodes by the devices that a task would get."""
+    """Tracks device usage, and scores nodes by the devices that a task would get."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         task_class = int(self._problem.task_class[first_task(self._problem, gang, entry)])

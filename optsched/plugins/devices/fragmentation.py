@@ -1,4 +1,4 @@
-"""GPU fragmentation: the idle GPU capacity that a typical task is expected to find unusable.
+"""GPU fragmentation: the idle GPU capacity that typical tasks cannot use, on average.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; functions `NodeGpuShareFragAmount` and `GetTypicalPods` of the paper's simulator.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Minimum fraction of all tasks that the typical GPU classes cover; others are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; rarer ones are ignored."""
 
 SHARES = 1000
 """The sum of the weights of the GPU classes; integer weights make the level an integer."""
@@ -59,8 +59,8 @@ _AT_ONCE = 4096
 class GpuClass:
     """A GPU class: the properties of a task that decide which GPUs it can use.
 
-    These are its CPU request in milli-CPU, the number of GPUs, the thousandths that it uses of each
-    GPU, and the selection of nodes.
+    A GPU class consists of the CPU request in milli-CPU, the number of GPUs, the thousandths used
+    of each GPU, and the node selection.
     """
 
     cpu_m: int
@@ -91,7 +91,7 @@ class GpuClass:
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
     """Return (GPU class, task count) pairs of the classes that cover `TYPICAL` of all tasks.
 
-    The most frequent classes come first, and only as many as needed.
+    The result contains the most frequent classes, in descending order, until they suffice.
     """
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
@@ -145,8 +145,8 @@ class Target:
         """Return the weighted waste (m,) of m nodes with idle CPU (m,) and idle GPUs (m, D).
 
         For a GPU class that does not fit on a node or requests no GPU, all idle GPU capacity of the
-        node is waste. For other classes, only GPUs with less idle capacity than a task requests of
-        each GPU are waste.
+        node is waste. For a GPU class that fits, only GPUs with less idle capacity than a task
+        requests of each GPU are waste.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -213,7 +213,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether ready nodes have idle GPUs, and tasks request or queues use GPUs."""
+    """Return whether ready nodes have idle GPUs and whether tasks request or queues use GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -234,7 +234,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The idle GPU capacity of ready nodes that a typical task is expected to find unusable."""
+    """The idle GPU capacity of ready nodes that typical tasks cannot use, on average."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -247,7 +247,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all tasks are placed and GPUs are waste only for CPU-only classes."""
+        """Return the waste of idle GPUs for classes without GPUs if all tasks are placed."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -356,7 +356,7 @@ class _FragmentationScores(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return the scores (N,) of nodes: the waste before minus after placing a task."""
+        """Return the scores (N,): the waste of each node minus its waste with one more task."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -368,7 +368,7 @@ class _FragmentationScores(Greedy):
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             if gpu_class.milli < WHOLE:
-                # Nodes on which the GPU share fits on no GPU do not change.
+                # A node does not change if the GPU share fits on none of its GPUs.
                 left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
                 rows = np.flatnonzero(fit >= 0)
                 left[rows, fit[rows]] -= gpu_class.milli

@@ -240,9 +240,9 @@ def find_free_devices(problem: Problem) -> I64:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the thousandths of each GPU that residents use if nominated tasks fit next to them.
+    """Return the thousandths that residents use of each GPU, so that nominated tasks fit too.
 
-    Returns None if no packing fits both. GPUs that are allocated whole come last.
+    Returns None if no such packing exists. GPUs that are allocated whole come last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -268,9 +268,9 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
     """Return the idle thousandths (N, D) after GPU shares and then whole GPUs are allocated.
 
-    `parts` are the GPU shares as (node, thousandths) pairs. They are allocated in descending order,
-    each on the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is
-    the number of GPUs to allocate whole on each node.
+    `parts` are the GPU shares as (node, thousandths) pairs. GPU shares are allocated in descending
+    order, each on the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole`
+    (N,) is the number of GPUs to allocate whole on each node.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):

@@ -278,7 +278,7 @@ class NumaAware(Rule):
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
-    """Return the NUMA layout and the idle CPUs and GPUs of each node (N,), or None without one."""
+    """Return the NUMA layout and idle CPUs and GPUs of each node (N,); None without a layout."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
@@ -286,8 +286,9 @@ def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
     """Return the CPUs and GPUs per NUMA node of each task, by task key.
 
-    They are assigned as by the kubelet or, if this fails with the policy `single-numa-node`, in any
-    way in which all tasks fit. The result is empty if no assignment is found.
+    The assignment is that of the kubelet. If the kubelet would reject a task with the policy
+    `single-numa-node`, any assignment of all tasks is returned. The result is empty if none is
+    found.
     """
     found: dict[str, list[Part]] = {}
     left = free
@@ -329,7 +330,7 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"
-"""(variable, amount) pairs; the amount is the CPUs or GPUs per unit of the variable."""
+"""(variable, number) pairs: the number of CPUs or GPUs per unit of the variable."""
 
 
 def _choose_cells(
@@ -367,8 +368,8 @@ def _split_requests(
 ) -> None:
     """Add constraints that split the requests for a set of NUMA nodes among these nodes.
 
-    They keep each NUMA node within its idle CPUs and GPUs. `goes` contains the variable of each
-    group of victims, its number of victims, and what one victim releases. See
+    The constraints keep each NUMA node within its idle CPUs and GPUs. `goes` contains the variable
+    of each group of victims, its number of victims, and what one victim releases. See
     models/formulation/victims.md.
     """
     for r, idle in enumerate(free):
@@ -400,9 +401,9 @@ def _split_requests(
 class _NumaUsage(Greedy):
     """Tracks idle CPUs and GPUs of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    `_free` is idle now, and `_later` once terminating pods have ended. A nominated task that does
-    not fit yet is assigned by `_later` and subtracted from both. If `rule` is None, no nodes are
-    scored.
+    `_free` contains what is idle now, and `_later` what is idle once terminating pods have ended. A
+    nominated task that does not fit yet gets NUMA nodes by `_later` and is subtracted from both. If
+    `rule` is None, no nodes are scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:

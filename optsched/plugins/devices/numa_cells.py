@@ -62,7 +62,7 @@ class Layout(NamedTuple):
 
 
 class Option(NamedTuple):
-    """The sets of cells for the CPUs and GPUs of a container; 0 for what it does not request."""
+    """Bit masks of the cells for a container's CPUs and GPUs; 0 for a resource without request."""
 
     cpus: int
     gpus: int
@@ -79,7 +79,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node; None if its kubelet aligns no pods or its report is invalid."""
+    """Return a node's NUMA layout, or None if the kubelet aligns no pods or reports are invalid."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -125,7 +125,7 @@ def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
 def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet tries for a container, in order of preference.
 
-    Without a strict policy, these are all sets of cells, smallest first.
+    Without a strict policy, the kubelet tries all sets of cells, smallest first.
     """
     if layout.alignment.is_strict:
         return options(layout, need)
@@ -285,10 +285,10 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
     What the agent of the node reports for a pod is used while the pod exists, and idle otherwise.
-    The agent also reports usage without naming pods, which belongs to the other residents, oldest
+    Reported usage that belongs to no reported pod is attributed to the other residents, oldest
     first; their cells are known only from the plan that bound them. A resident that requests more
-    than is left of this usage has started after the report. It uses what was planned when it was
-    bound or, without a plan, what the kubelet would assign.
+    than is left of this usage has started after the report. Such a resident uses what was planned
+    when it was bound or, without a plan, what the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

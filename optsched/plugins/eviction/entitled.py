@@ -303,8 +303,8 @@ class _Unit(NamedTuple):
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
     """Yield the units (victims that a gang or subgroup loses together) of a reclaim.
 
-    A gang that loses all its tasks first loses single tasks down to its minimum, and then the other
-    tasks as one unit. So does a subgroup, whose minimum is its size.
+    To evict a whole gang, single tasks are evicted first, down to its minimum, and then the other
+    tasks as one unit. The same holds for a subgroup, whose minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -333,9 +333,9 @@ def _make_unit(
 ) -> _Unit:
     """Return the unit of `number` tasks that are evicted together among `victims`.
 
-    `mine` are the victims of one preemptor. The usage of a resource is bounded as if the unit
-    contained as many tasks of `mine` without the resource as possible, and otherwise the victims
-    that use most of it.
+    `mine` are the victims of one preemptor. The bound on the usage of a resource counts as many
+    tasks of `mine` that do not use the resource as possible; the rest of the unit are the victims
+    with the largest usage.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -424,11 +424,11 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield each lending queue that loses a task or unit while within its deserved share.
+        """Yield each lending queue that loses tasks although it is within its deserved share.
 
         `returned` contains the tasks that the queue loses, and its units: tasks that a gang loses
-        together. `_group_victims` selects the resources to compare. A victim that uses none of
-        these resources may always be reclaimed.
+        together. `_group_victims` selects the resources to compare. A victim that uses none of the
+        compared resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._world.ancestors_apart(name, borrower):
@@ -455,13 +455,13 @@ class _Shares:
         tasks: Sequence[Task],
         units: Sequence[_Unit],
     ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
-        """Return the victims by compared resources and by units (indices in `units`).
+        """Return the victims of a lending queue by compared resources and units (by index).
 
         The queue must exceed its deserved share of at least one compared resource, or of a resource
-        that one of the units uses. If `_by_use` is True, the compared resources of a victim are
-        those that it uses and of which the queue has a deserved share; its units are those that
-        contain it and use another such resource. If `_by_use` is False, the compared resources are
-        the requested ones of which the queue has a deserved share, and there are no units.
+        that one of the units uses. If `_by_use` is True, the compared resources of a victim are the
+        deserved resources that it uses, and its units are those that contain it and use another
+        deserved resource. If `_by_use` is False, the compared resources are the requested resources
+        that the queue deserves, and no units count.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
@@ -488,7 +488,10 @@ class _Shares:
     def find_unrelated_victims(
         self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each victim if neither it nor its units use a requested resource (`_by_use`)."""
+        """If `_by_use` is True, yield each victim that uses no requested resource.
+
+        A victim is skipped if another task of its unit uses a requested resource.
+        """
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             uses = {r for r, n in task_usage(task).items() if n}

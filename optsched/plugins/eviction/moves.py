@@ -39,7 +39,7 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """The excess load of nodes and the load that other nodes can absorb, in K measures (e.g. CPU).
+    """The excess load of nodes and the load that other nodes can absorb, in K measures.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Relief:
     uses
         (V, K) the assumed usage of each running task.
     fits
-        True if a task is moved only when the `space` of a single node suffices for it. If False,
-        the total `space` of all nodes must suffice.
+        True if a task is moved only when the `space` of a single node suffices for it. If `fits` is
+        False, the total `space` of all nodes must suffice.
 
     """
 
@@ -77,13 +77,13 @@ class Moves:
     period_ms
         The minimum time between two rounds of evictions by the plugin, in milliseconds.
     most
-        The maximum number of tasks of a gang that one round may evict, by gang index. Other gangs
-        have no limit.
+        The maximum number of tasks of a gang that one round may evict, by gang index. Gangs that
+        are not listed have no limit.
     whole
         Indices of gangs that may be evicted as a whole if the loss of one task would break them.
     relief
-        The excess load of nodes: a task is moved only while its node has excess load. None to move
-        all tasks.
+        The excess load of nodes, or None to move all tasks. With `relief`, a task is moved only
+        while its node has excess load.
 
     """
 
@@ -100,7 +100,7 @@ class Mover(Protocol):
     """A rule that proposes moves of running tasks for the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Return the running tasks to move to other nodes, or None if there are none."""
+        """Return the running tasks to move to other nodes, or None to move no task."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
@@ -217,7 +217,7 @@ class LowNodeUtilization:
         `low_ppm` of every resource may receive pods. Pods are moved off a node while it uses more
         than `high_ppm` of any resource.
     below_class
-        Name of a PriorityClass. Only pods with a lower priority are moved.
+        Name of a PriorityClass; only pods with a lower priority are moved.
     fits
         True if a pod is evicted only when it fits on a single underutilised node.
 

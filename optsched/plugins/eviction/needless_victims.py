@@ -1,7 +1,7 @@
 """Find needless victims: evicted pods whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
-a gang that starts on other nodes, and give the released capacity to its other gangs.
+Mathematics: models/formulation/entitled.md, "use". If needless victims were allowed, a queue could
+evict pods for a gang that starts on other nodes, and give the released capacity to other gangs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _find_doubtful(
 ) -> list[str]:
     """Return the keys of the victims that the preemptor possibly does not need.
 
-    Of a node of the preemptor with too many victims, only the largest victim is returned. The
+    If a node of the preemptor has too many victims, only its largest victim is returned. The
     victims in `elsewhere` are on nodes without tasks of the preemptor; a gang that kept all its
     victims in `elsewhere` would meet its minimums.
     """
@@ -119,9 +119,9 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks `coming` to a node need all victims `leaving` it.
 
-    They do if, for at least one resource, the victims release less than a limit. The limit is the
-    total request of the tasks, plus the number of tasks times the largest usage of one victim, plus
-    the usage of the node in excess of its capacity.
+    All victims are needed if, for at least one resource, they release less than a limit. The limit
+    is the total request of the tasks, plus the number of tasks times the largest usage of one
+    victim, plus the usage of the node in excess of its capacity.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -157,7 +157,7 @@ def _is_required_by_rule(
         "queue": set() if queue is None else {above.name for above in world.ancestors(queue)},
         "node": nodes,
     }
-    # Without lending, because a preemptor must not depend on borrowed capacity.
+    # Lending is disabled, because a preemptor must not depend on borrowed capacity.
     active = tuple(
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active

@@ -170,7 +170,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are not preemptable, in their cooldown, or in an exhausted budget."""
+        """Protect tasks that are unpreemptable, in cooldown, or covered by an exhausted budget."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -265,9 +265,9 @@ class _Cooldown(_EvictionVotes):
 
 class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that the budgets that do not yield to guarantees allow.
+        """Return the victims within the disruption budgets that do not yield to guarantees.
 
-        Only reclaims within a guarantee may exceed the other budgets; `Victims` checks this.
+        `Victims` lets only reclaims within a guarantee exceed the disruption budgets that yield.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -341,8 +341,8 @@ class GuaranteedReclaims:
     def find_reclaims(self) -> dict[str, str]:
         """Return the queue whose guarantee covers a reclaim, by the key of the victim.
 
-        A guarantee first covers the gangs that reclaim protected victims. The other gangs follow in
-        the order of the plan, if the guarantee also covers all tasks that the plan places for them.
+        A guarantee first covers the gangs that reclaim protected victims. It then covers other
+        gangs in the order of the plan, if it also covers all tasks that the plan places for them.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:

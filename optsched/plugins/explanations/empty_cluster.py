@@ -388,8 +388,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Therefore all of them are made unlimited, and
-            # then each limit that makes no difference is restored.
+            # Comparing many resources takes minutes. All of them are made unlimited at first; then
+            # each limit that makes no difference is restored.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

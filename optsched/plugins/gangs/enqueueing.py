@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @cached_by_problem
 def least_resources(problem: Problem) -> I64:
-    """Return the missing resources (G, R) of each gang.
+    """Return the missing resources (G, R) of each gang (`Gang.missing_resources`).
 
-    These are `minResources` minus the requests of succeeded tasks (`Gang.missing_resources`); 0 for
+    The missing resources are `minResources` minus the requests of succeeded tasks. They are 0 for
     resources that `minResources` does not list.
     """
     stake_of, stakes = problem.gang_columns.stakes

@@ -228,8 +228,8 @@ def excess_resources(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders gangs: first partly running, then unstarted, then started (Volcano `gang.go`).
 
-    A partly running gang runs fewer tasks than its minimum. Its tasks occupy devices but do no work
-    until the other tasks of its minimum run.
+    A partly running gang runs fewer tasks than its minimum. The tasks of such a gang occupy devices
+    but do no work until its other tasks run.
     """
 
     orders_by_class = True
@@ -292,7 +292,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """Also checks minResources, for problems in which gangs have minResources."""
+    """Orders gangs, and checks the minResources of a gang when it starts."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)

@@ -54,8 +54,7 @@ class World:
     Attributes
     ----------
     unsettled
-        The snapshot before the terminating pods ended, in the world `once_settled`; None in other
-        worlds.
+        The snapshot before the terminating pods ended; only the world `once_settled` has it.
 
     """
 
