@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_move(broken: Evict, problem: str) -> None:
         ([runs("x", "n0", is_movable=False), runs("y", "n1")], "no controller would restart it"),
         ([replace(runs("x", "n0"), priority=1), runs("y", "n1")], "has a higher priority"),
         ([runs("x", "n0", preemptable=False), runs("y", "n1")], "is not preemptable"),
-        ([runs("x", "n0", "n1")], "1 tasks would be left, minMember is 2"),
+        ([runs("x", "n0", "n1")], "1 task would be left, but minMember is 2"),
         ([replace(runs("x", "n0"), queue="own"), runs("y", "n1")], "queue own is not reclaimable"),
     ],
     ids=["unowned", "important", "spared", "in part", "of a queue that keeps"],

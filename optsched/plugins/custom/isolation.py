@@ -56,7 +56,7 @@ OWN_POINTS = frozenset(
 plugins."""
 
 BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that, like `Rule.levels`, the solvers call only on built-in plugins."""
+"""Methods that the solvers call only on built-in plugins, as they do with `Rule.levels`."""
 
 HARMFUL = (Exception, SystemExit)
 """The exception types that the wrappers around custom code catch."""
@@ -160,7 +160,7 @@ class IsolatedRule(Rule):
         """See `Rule`.
 
         If the inner rule fails, check each gang alone and reject the gangs for which the inner rule
-        fails again. If it fails for no single gang, reject all gangs.
+        fails again. If the inner rule fails for no single gang, reject all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))

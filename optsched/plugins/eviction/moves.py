@@ -20,7 +20,7 @@ from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_m
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.problem.running import running_tasks
-from optsched.units import CPU, MEMORY, PODS
+from optsched.units import CPU, MEMORY, PODS, count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -127,8 +127,12 @@ def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
         return ""
     if is_below_minimum(gang, left):
-        return f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+        return _describe_minimum(gang, left)
     return ""
+
+
+def _describe_minimum(gang: Gang, left: Sequence[Task]) -> str:
+    return f"{count_noun(len(left), 'task')} would be left, but minMember is {gang.min_member}"
 
 
 CONSOLIDATE = "consolidation"
@@ -176,7 +180,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
     """Yield each minimum that a gang breaks if it keeps only the tasks `left` among `held`."""
     if is_below_minimum(gang, left):
-        yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+        yield _describe_minimum(gang, left)
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
     standing = Counter(
@@ -191,10 +195,12 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
         lost[group[0]] += after[group] < size
         if standing[group] and after[group] < size:
             name = gang.sub_groups[group[0]].name
-            yield f"{after[group]} tasks of a group of {name} would be left, its size is {size}"
+            tasks = count_noun(after[group], "task")
+            yield f"{tasks} of a subgroup of {name} would be left, but its size is {size}"
     for policy, rule in enumerate(gang.sub_groups):
         if lost[policy] and whole[policy] < rule.min_groups:
-            yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
+            groups = count_noun(whole[policy], "subgroup")
+            yield f"{groups} of {rule.name} would be left, but minSubGroups is {rule.min_groups}"
 
 
 # --- the plugin `rescheduling` --------------------------------------------------------------------

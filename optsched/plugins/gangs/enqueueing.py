@@ -58,7 +58,7 @@ def _is_enqueued(row: GangRow) -> bool:
 
 
 def sum_by_queue(problem: Problem, gangs: I64) -> I64:
-    """Return the total missing resources (Q, R) of those of the given gangs in each queue."""
+    """Return the missing resources (Q, R) of the given gangs, summed by queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = gangs[problem.queue_of[gangs] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -66,7 +66,7 @@ def sum_by_queue(problem: Problem, gangs: I64) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return the missing resources of enqueued gangs minus elastic resources (Q, R), per queue.
+    """Return, per queue, the missing resources of enqueued gangs minus elastic resources (Q, R).
 
     The elastic resources of a gang are its allocation beyond its missing resources. Volcano counts
     them as idle (`JobInfo.GetElasticResources`). A bare pod has no elastic resources, because

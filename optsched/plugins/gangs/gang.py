@@ -49,12 +49,14 @@ class Gang(Rule):
             gang = world.snapshot.gang_by_key[key]
             ready = [t for t in gang.tasks if t.status.counts_as_ready] + placed
             if len(ready) < gang.min_member:
-                detail = f"{len(ready)} tasks would run, minMember is {gang.min_member}"
+                tasks = count_noun(len(ready), "task")
+                detail = f"{tasks} would run, but minMember is {gang.min_member}"
                 yield Violation(self.name, f"gang {key}", detail)
             for role, least in gang.role_minimums:
                 have = sum(t.role == role for t in ready)
                 if have < least:
-                    detail = f"{have} of role {role} would run, minTaskMember is {least}"
+                    tasks = count_noun(have, "task")
+                    detail = f"{tasks} of role {role} would run, but minTaskMember is {least}"
                     yield Violation(self.name, f"gang {key}", detail)
         starting = []
         for gang in (world.snapshot.gang_by_key[key] for key in world.placed_of):
@@ -358,16 +360,16 @@ class SubGroups(Rule):
                 if number < policy.size:
                     name = "-".join((policy.name or str(group[0]), *group[1]))
                     tasks = count_noun(number, "task")
-                    detail = f"{tasks} of group {name} would run, it needs {policy.size}"
+                    detail = f"{tasks} of subgroup {name} would run, but it needs {policy.size}"
                     yield Violation(self.name, where, detail)
             for r, policy in enumerate(gang.sub_groups):
                 complete = sum(
                     g is not None and g[0] == r and n >= policy.size for g, n in running.items()
                 )
                 if complete < policy.min_groups:
-                    groups = count_noun(complete, "group")
-                    name = policy.name or str(r)
-                    detail = f"{groups} of {name} would run, minSubGroups is {policy.min_groups}"
+                    groups, name = count_noun(complete, "subgroup"), policy.name or str(r)
+                    detail = f"{groups} of {name} would run, but minSubGroups is"
+                    detail = f"{detail} {policy.min_groups}"
                     yield Violation(self.name, where, detail)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -451,8 +453,8 @@ def _open_parts(shape: GangShape) -> list[int]:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    Before its first placement, these are the first tasks of the gang that make up its minimum;
-    later, a single task.
+    An unstarted gang must place the first of its tasks that make up its minimum; a started gang
+    must place a single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])

@@ -82,7 +82,7 @@ def test_a_session_is_counted_and_timed() -> None:
 def test_each_repair_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     report = decide(SMALL)
     assert after(report)["optsched_repairs_total", ()] == 0
-    broken = Violation("gang", "gang ns/large", "1 task would run, minMember is 2")
+    broken = Violation("gang", "gang ns/large", "1 task would run, but minMember is 2")
     repairs = (Repair(("ns/large", "ns/other"), broken), Repair(("ns/third",), broken))
     report = replace(report, trace=replace(report.trace, repairs=repairs))
     assert after(report)["optsched_repairs_total", ()] == 3
@@ -90,9 +90,9 @@ def test_each_repair_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> 
         log_session(7, report)
     assert [record.getMessage() for record in caplog.records] == [
         "session 7: dropped ns/large, ns/other from a plan that broke a rule: "
-        "gang: gang ns/large: 1 task would run, minMember is 2",
+        "gang: gang ns/large: 1 task would run, but minMember is 2",
         "session 7: dropped ns/third from a plan that broke a rule: "
-        "gang: gang ns/large: 1 task would run, minMember is 2",
+        "gang: gang ns/large: 1 task would run, but minMember is 2",
     ]
 
 
