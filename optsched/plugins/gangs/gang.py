@@ -367,9 +367,9 @@ class SubGroups(Rule):
                     g is not None and g[0] == r and n >= policy.size for g, n in running.items()
                 )
                 if complete < policy.min_groups:
-                    groups, name = count_noun(complete, "subgroup"), policy.name or str(r)
-                    detail = f"{groups} of {name} would run, but minSubGroups is"
-                    detail = f"{detail} {policy.min_groups}"
+                    groups, least = count_noun(complete, "subgroup"), policy.min_groups
+                    name = policy.name or str(r)
+                    detail = f"{groups} of {name} would run, but minSubGroups is {least}"
                     yield Violation(self.name, where, detail)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
