@@ -81,10 +81,10 @@ class Tdm(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        zones = self._find_zones(problem)
-        allowed = ~zones.any_zone
+        in_zone, is_open = self._find_zones(problem)
+        allowed = ~in_zone
         if has_revocable_zone(problem.classes.shapes[task_class]):
-            allowed |= zones.open_now
+            allowed |= is_open
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -97,8 +97,8 @@ class Tdm(Rule):
         """See `Rule`. Nodes of open zones get a positive score for revocable tasks."""
         if not has_revocable_zone(problem.classes.shapes[task_class]):
             return None
-        zones = self._find_zones(problem)
-        return np.where(zones.open_now, TOP, 0.0) if zones.open_now.any() else None
+        _, is_open = self._find_zones(problem)
+        return np.where(is_open, TOP, 0.0) if is_open.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`.
@@ -107,14 +107,14 @@ class Tdm(Rule):
         """
         later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
         num_pending: list[int] = np.diff(problem.task_start).tolist()
-        return _Order(problem, ledger, self._find_zones(problem).any_zone, later, num_pending)
+        return _Order(problem, ledger, self._find_zones(problem)[0], later, num_pending)
 
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
         """See `Mover`. Moves the tasks that run on nodes of closed zones."""
-        zones, running = self._find_zones(problem), running_tasks(problem)
-        closed = zones.any_zone & ~zones.open_now
+        (in_zone, is_open), running = self._find_zones(problem), running_tasks(problem)
+        closed = in_zone & ~is_open
         leaving = np.flatnonzero(closed[running.node_of])
         if not len(leaving):
             return None
@@ -160,22 +160,13 @@ class Tdm(Rule):
                     "no task of the gang is evicted from a node of a closed zone",
                 )
 
-    def _find_zones(self, problem: Problem) -> _ZoneMasks:
+    def _find_zones(self, problem: Problem) -> tuple[Bool, Bool]:
+        """Return the masks (N,) of nodes that belong to a zone, and of nodes of open zones."""
         codes, values = problem.columns.codes(REVOCABLE_ZONE)
         now_ms = problem.snapshot.taken_ms
         is_open = [bool(zone) and self.is_open(zone or "", now_ms) for zone in values]
-        return _ZoneMasks(
-            np.array([bool(zone) for zone in values], np.bool_)[codes],
-            np.array(is_open, np.bool_)[codes],
-        )
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _ZoneMasks:
-    """The masks (N,) of nodes that belong to a zone, and of nodes whose zone is open now."""
-
-    any_zone: Bool
-    open_now: Bool
+        in_zone = np.array([bool(zone) for zone in values], np.bool_)
+        return in_zone[codes], np.array(is_open, np.bool_)[codes]
 
 
 class Allowance(NamedTuple):
@@ -221,7 +212,7 @@ class _Order(Greedy):
 
     Attributes
     ----------
-    _any_zone
+    _in_zone
         (N,) True for nodes that belong to a zone.
     _later, _num_pending
         (G,) True for preemptable gangs, and (G,) number of pending tasks.
@@ -232,7 +223,7 @@ class _Order(Greedy):
 
     _problem: Problem
     _ledger: Ledger
-    _any_zone: Bool
+    _in_zone: Bool
     _later: Sequence[bool]
     _num_pending: Sequence[int]
     _evicted: dict[int, int] = field(default_factory=dict, init=False)
@@ -254,7 +245,7 @@ class _Order(Greedy):
         for v in victims.tolist():
             task, owner = running.tasks[v], int(running.gang_of[v])
             is_revocable = self._later[owner] or has_revocable_zone(task.shape)
-            runs = task.status is TaskStatus.RUNNING and not self._any_zone[running.node_of[v]]
+            runs = task.status is TaskStatus.RUNNING and not self._in_zone[running.node_of[v]]
             if not (is_revocable and runs and task.preemptable):
                 continue
             if owner not in left:

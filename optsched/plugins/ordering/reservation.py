@@ -270,6 +270,13 @@ def expected_ends(problem: Problem) -> I64:
     return np.array([NEVER if end is None else end for end in ends], np.int64)
 
 
+def _find_idle_after(problem: Problem, ended: Bool) -> I64:
+    """Return the future idle amounts (N, R) after the running tasks of the mask (V,) have ended."""
+    idle, running = problem.allocatable - problem.used + problem.releasing, running_tasks(problem)
+    np.add.at(idle, running.node_of[ended], running.request[ended])
+    return idle
+
+
 def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     reservation = problem.snapshot.reservations[number]
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
@@ -277,9 +284,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     named = sorted(
         {column[r] for _, kept in reservation.nodes for r, a in kept if a and r in column}
     )
-    running, ended = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
-    free = problem.allocatable - problem.used + problem.releasing
-    np.add.at(free, running.node_of[ended], running.request[ended])
+    free = _find_idle_after(problem, problem.derived(expected_ends) <= reservation.start_ms)
     left = np.repeat(problem.allocatable[:, named].max(axis=0, initial=0)[None], len(free), axis=0)
     for name, kept in reservation.nodes:
         if name in index_of:
@@ -308,13 +313,11 @@ def find_delayed_start(
 
     `evicted` is the mask (V,) of evicted running tasks.
     """
-    running = running_tasks(problem)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
         reservation = problem.snapshot.reservations[number]
-        ended = (problem.derived(expected_ends) <= reservation.start_ms) | evicted
-        free = problem.allocatable - problem.used + problem.releasing
-        np.add.at(free, running.node_of[ended], running.request[ended])
+        ended = problem.derived(expected_ends) <= reservation.start_ms
+        free = _find_idle_after(problem, ended | evicted)
         request = problem.classes.request * _bound(problem, number)[:, None]
         taken = np.zeros_like(free)
         amounts = request[arrivals.task_class] * arrivals.number[:, None]
@@ -336,10 +339,9 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
     reservations = problem.snapshot.reservations
     if not any(reservation.nodes for reservation in reservations):
         return None
-    request, running = problem.classes.request, running_tasks(problem)
+    request = problem.classes.request
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
-    free = problem.allocatable - problem.used + problem.releasing
-    np.add.at(free, running.node_of, running.request)
+    free = _find_idle_after(problem, np.ones(len(running_tasks(problem)), np.bool_))
     usable = np.ones((len(request), problem.num_nodes), np.bool_)
     for number, reservation in enumerate(reservations):
         bound = _bound(problem, number)

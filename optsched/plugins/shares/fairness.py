@@ -17,8 +17,7 @@ from optsched.cluster.decisions import PPM, QueueShare
 from optsched.cluster.reasons import ReasonCode
 from optsched.plugins.shares.tree_fairness import OverTime, TreeFairness
 from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
-from optsched.plugins.shares.tree_shares import guaranteed_parts
-from optsched.problem.arrays import UNLIMITED
+from optsched.plugins.shares.tree_shares import build_limits, guaranteed_parts
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -183,12 +182,9 @@ def _view(problem: Problem, requested: I64) -> _View:
     if problem.index(PODS) >= 0:
         total[problem.index(PODS)] = 0
     free = np.maximum(total - problem.foreign[problem.ready].sum(axis=0), 0)
-    counted = np.flatnonzero(total > 0)
-    rows, limits = [demand[:, counted].T], [free[counted]]
-    for q, r in np.argwhere(queues.capability < UNLIMITED).tolist():
-        rows.append(np.where(queues.subtree[q], demand[:, r], 0.0)[None])
-        limits.append(np.array([queues.capability[q, r]], np.float64))
-    use, limit = np.concatenate(rows), np.concatenate(limits)
+    use, limit = build_limits(
+        queues, demand, np.arange(len(demand)), free, np.flatnonzero(total > 0)
+    )
     binds = use.sum(axis=1) > limit
     return _View(use[binds], limit[binds], total, _dominant(total, requested))
 

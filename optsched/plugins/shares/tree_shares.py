@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.problem.queues import QueueArrays
 
 Path: TypeAlias = "tuple[tuple[str, float], ...]"
 """(name, weight) pairs of the tree nodes from the root to a queue."""
@@ -141,11 +142,7 @@ class Contest:
         # Keep only the limits that the total demand exceeds. The limits are the capacity of the
         # cluster and the capabilities of queues.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
-        rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
-        for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
-            rows.append(np.where(self.subtree[q][queue], amounts[:, r], 0.0)[None])
-            limits.append(np.array([self.capability[q, r]], np.float64))
-        use, limit = np.concatenate(rows), np.concatenate(limits)
+        use, limit = build_limits(self, amounts, queue, self.free, counted)
         binds = use @ np.array([s.sum() for s in sizes]) > limit
         classes = GangClasses(
             home=homes[queue],
@@ -190,6 +187,30 @@ class Contest:
             due[order[: max(int(there / unit + _NEARLY), 0)]] += unit
             found[:, r] = due
         return found
+
+
+def build_limits(
+    queues: Contest | QueueArrays, amounts: F64, queue_of: I64, free: I64 | F64, counted: I64
+) -> tuple[F64, F64]:
+    """Return the usage (K, m) of each limit, and the limits (K,), in base units.
+
+    The limits are the capacity of the cluster and the capabilities of queues.
+
+    Parameters
+    ----------
+    queues
+        The queues with their subtrees and capabilities.
+    amounts, queue_of
+        (m, R) amounts of m consumers, and (m,) the queue of each consumer.
+    free, counted
+        (R,) capacity of the cluster, and the indices of the resources that it limits.
+
+    """
+    rows, limits = [amounts[:, counted].T], [free[counted].astype(np.float64)]
+    for q, r in np.argwhere(queues.capability < UNLIMITED).tolist():
+        rows.append(np.where(queues.subtree[q][queue_of], amounts[:, r], 0.0)[None])
+        limits.append(np.array([queues.capability[q, r]], np.float64))
+    return np.concatenate(rows), np.concatenate(limits)
 
 
 def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
