@@ -1,1 +1,1 @@
-"""Rules on nodes: capacity, taints, labels, ports, node groups, measured load and opening hours."""
+"""Rules on nodes: capacity, affinity, taints, host ports, node groups, measured load and zones."""

@@ -3,10 +3,10 @@
 Mathematics: models/formulation/fits.md, models/formulation/node_affinity.md,
 models/formulation/taints.md, models/formulation/host_ports.md and models/formulation/shards.md.
 
-`Fits` and `Shards` are always enabled. For `Fits`, each task requests one unit of the resource
-`pods`. Volcano: the modes of `--scheduler-sharding-mode` in `pkg/scheduler/actions` and
-`pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks the nodes of other shards after those of
-the scheduler's shard, regardless of scores.
+The rules `fits` and `shards` are always enabled. Each task requests one unit of the resource
+`pods`. For shards in Volcano, see the option `--scheduler-sharding-mode` in `pkg/scheduler/actions`
+and `pkg/scheduler/cache/shard_coordinator.go`: Volcano ranks all nodes of other shards after the
+nodes of the scheduler's shard, regardless of scores.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fits(Rule):
                     )
                     yield Violation(self.name, f"node {name}", detail)
 
-        # Nominated tasks must fit after all terminating pods have ended.
+        # Nominated tasks must fit their node after all its terminating pods have ended.
         for name, nominated in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -98,7 +98,7 @@ class Fits(Rule):
 
 @dataclass(eq=False)
 class Offers:
-    """Allocatable and idle amounts per node, computed once for each resource."""
+    """Computes and caches the allocatable and idle amounts of each node, per resource."""
 
     _problem: Problem
     _offered: dict[str, I64] = field(default_factory=dict, init=False)
@@ -130,7 +130,7 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """Return the amount (C,) of a resource that one task of each class requests."""
+        """Return the request (C,) for a resource of one task of each class."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 
@@ -243,7 +243,7 @@ class HostPorts(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`.
 
-        Nodes on which another pod binds one of the class's host ports are filtered out.
+        The mask excludes nodes on which a pod binds a host port that conflicts with the class.
         """
         ports = problem.relations.ports_of(problem.classes.shapes[task_class])
         if not ports:
@@ -346,11 +346,14 @@ class _Ports(Greedy):
 
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all other scores, whose fractional digits it does not round away."""
+"""Score of the shard's nodes in soft mode, in points.
+
+The score exceeds the sum of all other scores, but a float of this size still has fractional digits.
+"""
 
 
 class Shards(Rule):
-    """Rule: hard mode uses only nodes of the scheduler's shard, and soft mode prefers them."""
+    """Rule: in hard mode, tasks use only nodes of the scheduler's shard; soft mode prefers them."""
 
     name = "shards"
 

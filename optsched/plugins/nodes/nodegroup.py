@@ -1,8 +1,8 @@
 """Node groups of queues, and limits on the resources that a queue may use in a group.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. The node
-label `volcano.sh/nodegroup-name` sets the group of a node. `NodeGroups` contains a queue's
-settings.
+label `volcano.sh/nodegroup-name` sets the group of a node. `NodeGroups` contains the groups
+and limits of a queue.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 GROUP = "volcano.sh/nodegroup-name"
 REQUIRED, PREFERRED, LAST_RESORT = 100.0, 50.0, -1.0
 
-_Spot = tuple[str, str]
-"""A pair of queue name and node group name."""
+_QueueGroup = tuple[str, str]
+"""The names of a queue and of a node group."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def find_groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """Return the node group settings of a queue, which are empty for an unknown queue."""
+        """Return the node groups that apply to a queue; `NO_GROUPS` for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -102,7 +102,7 @@ class NodeGroup(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        gained: dict[_Spot, dict[str, int]] = {}
+        gained: dict[_QueueGroup, dict[str, int]] = {}
         for task, gang, node in world.placements:
             group = node.labels.get(GROUP)
             queue = world.snapshot.queue_by_name.get(gang.queue)
@@ -113,7 +113,7 @@ class NodeGroup(Rule):
                 yield Violation(self.name, f"task {task.key}", detail)
             spot = gang.queue, group or ""
             gained[spot] = summed((gained.get(spot, {}), task_usage(task)))
-        held = _held_by_spot(world.snapshot)
+        held = _sum_usage_by_group(world.snapshot)
         for (name, group), gain in gained.items():
             limits = dict(world.snapshot.queue_by_name[name].node_groups.limits)
             for resource, limit in limits.get(group, ()):
@@ -171,8 +171,8 @@ class NodeGroup(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Limit usage per group: Σ request[c, r] · supplied[c, n] ≤ limit − held + released.
 
-        supplied[c, n] is the number of tasks of class c that are placed on node n. The queue uses
-        the amount held in the group now, and its victims in the group release the amount released.
+        supplied[c, n] is the number of tasks of class c that are placed on node n. `held` is the
+        usage of the queue in the group, and `released` is the usage of the queue's victims there.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
@@ -215,10 +215,10 @@ class NodeGroup(Rule):
         return Reason(ReasonCode.INVALID_QUEUE, message)
 
 
-def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
+def _sum_usage_by_group(snapshot: Snapshot) -> dict[_QueueGroup, dict[str, int]]:
     """Return the usage of bound and running tasks per (queue, group), for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
-    held: dict[_Spot, dict[str, int]] = {}
+    held: dict[_QueueGroup, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
     for node in snapshot.nodes if limited else ():
         for task in node.residents:
@@ -230,15 +230,15 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _LimitedSpot:
+class _GroupLimit:
     """A queue's limit on one node group.
 
     Attributes
     ----------
     limit
-        (R,) maximum amounts that the queue may hold in the group.
+        (R,) maximum usage of the queue in the group; `UNLIMITED` for resources without a limit.
     held
-        (R,) amounts that the queue holds in the group.
+        (R,) current usage of the queue in the group.
     nodes
         (N,) mask of the nodes of the group.
 
@@ -250,19 +250,19 @@ class _LimitedSpot:
     nodes: Bool
 
 
-def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
+def _find_limits(problem: Problem) -> Mapping[str, Sequence[_GroupLimit]]:
     """Return each queue's limits on node groups; queues without limits are omitted."""
     snapshot, resources = problem.snapshot, problem.resources
     queues = [q for q in snapshot.queues if q.node_groups.limits]
     if not queues:
         return {}
     codes, values = problem.columns.codes(GROUP)
-    held = _held_by_spot(snapshot)
-    found: dict[str, list[_LimitedSpot]] = {queue.name: [] for queue in queues}
+    held = _sum_usage_by_group(snapshot)
+    found: dict[str, list[_GroupLimit]] = {queue.name: [] for queue in queues}
     for queue in queues:
         for group, amounts in queue.node_groups.limits:
             limit, usage = dict(amounts), held.get((queue.name, group), {})
-            spot = _LimitedSpot(
+            spot = _GroupLimit(
                 queue.name,
                 np.array([limit.get(r, UNLIMITED) for r in resources], np.int64),
                 np.array([usage.get(r, 0) for r in resources], np.int64),
@@ -272,8 +272,8 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
     return found
 
 
-def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return the mask (V,) of running tasks whose resources are part of `spot.held`."""
+def _find_counted_tasks(problem: Problem, spot: _GroupLimit) -> Bool:
+    """Return the mask (V,) of running tasks of the limit's queue on nodes of its group."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -282,14 +282,13 @@ def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 @dataclass(eq=False)
 class _Limits(Greedy):
-    """Tracks the resources that queues use in node groups while tasks are placed and evicted.
+    """Tracks the usage of queues in node groups while tasks are placed and evicted.
 
-    For each limit in `_spots`, `_held` contains the amounts (R,) that the queue uses in the node
-    group.
+    `_held` contains the usage (R,) for each limit of a queue, by queue name.
     """
 
     _problem: Problem
-    _spots: Mapping[str, Sequence[_LimitedSpot]]
+    _spots: Mapping[str, Sequence[_GroupLimit]]
     _held: Mapping[str, Sequence[I64]]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
@@ -308,7 +307,6 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `NodeState`. The victim's resources are subtracted from the queue's usage."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _find_counted_tasks(self._problem, spot)[victim]:

@@ -101,10 +101,7 @@ class Tdm(Rule):
         return np.where(is_open, TOP, 0.0) if is_open.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`.
-
-        The greedy plugin orders gangs and, in sessions without a solver, votes on victims.
-        """
+        """See `Rule`. In sessions without a solver, the greedy plugin also votes on victims."""
         later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
         num_pending: list[int] = np.diff(problem.task_start).tolist()
         return _Order(problem, ledger, self._find_zones(problem)[0], later, num_pending)
@@ -170,10 +167,18 @@ class Tdm(Rule):
 
 
 class Allowance(NamedTuple):
-    """How many of a gang's tasks its disruption budget (`jdb-…`) allows to be evicted together.
+    """The number of a gang's tasks that its disruption budget allows to be evicted together.
 
-    A gang without a budget loses at most one task at a time. If a gang without a budget can lose no
-    task without falling below its minimum, it may be evicted entirely.
+    The annotations `jdb-…` set the budget. Without a budget, one task may be evicted at a time. If
+    the gang would then fall below its minimum, the whole gang may be evicted.
+
+    Attributes
+    ----------
+    most
+        Maximum number of tasks that may be evicted together.
+    is_given
+        True if the gang has a budget.
+
     """
 
     most: int
@@ -193,7 +198,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the number in `text`; a percentage refers to `whole` and is rounded up."""
+    """Return the number or the percentage of `whole` in `text`; `nothing` if it is invalid."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -215,7 +220,7 @@ class _Order(Greedy):
     _in_zone
         (N,) True for nodes that belong to a zone.
     _later, _num_pending
-        (G,) True for preemptable gangs, and (G,) number of pending tasks.
+        (G,) True for preemptable gangs, and (G,) number of each gang's pending tasks.
     _evicted
         Number of tasks that this session has evicted, by gang.
 
@@ -236,7 +241,7 @@ class _Order(Greedy):
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims on nodes outside zones that their gangs' budgets allow to evict."""
+        """Return the victims outside revocable zones whose eviction their gangs' budgets allow."""
         if self._later[gang] or has_revocable_zone(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

@@ -1,7 +1,7 @@
 """Measured node load: overloaded nodes get no more pods, and nodes with lower load are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The rule estimates
-the usage of tasks that started after the last measurement.
+the usage of tasks that started too recently to be measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Estimate:
         The fractions of the request and of the burst that a task is assumed to use. The burst is
         the limit minus the request.
     risky_from
-        The load, as a fraction of node capacity, from which estimates are increased.
+        The node load from which estimates are increased, as a fraction of the node's capacity.
     risk_factor
         The factor by which estimates are increased.
     idle_cpu_m, idle_memory
@@ -93,7 +93,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Return how a node exceeds a load limit; None if it does not or has no recent load."""
+        """Describe the load limit that a node exceeds, or return None if it exceeds none."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -127,7 +127,7 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The scores depend only on the load before the session."""
+        """See `Rule`. The scores depend only on the load at the start of the session."""
         if not self._counts(problem):
             return None
         return problem.derived(self.shadow).at_start
@@ -170,7 +170,11 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return CPU and memory requests and bursts, and the number of other resources requested."""
+    """Return the requests and bursts of CPU and memory, and the number of other resources.
+
+    The result (5,) is: CPU request, memory request, CPU burst, memory burst, and the number of
+    other resources that a task requests.
+    """
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -178,9 +182,17 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """The load (N, 2) as a fraction of `size` (N, 2), the allocatable CPU and memory.
+    """The measured load of CPU and memory.
 
-    `is_fresh` (N,) is True for nodes with a recent measurement.
+    Attributes
+    ----------
+    measured
+        (N, 2) load as a fraction of `size`.
+    size
+        (N, 2) allocatable milli-CPU and bytes of memory.
+    is_fresh
+        (N,) True for nodes with a recent measurement.
+
     """
 
     measured: F64
@@ -202,9 +214,15 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """CPU and memory usage (N, 2): the measured load plus an estimate for unmeasured tasks.
+    """The usage of CPU and memory: the measured load plus an estimate for unmeasured tasks.
 
-    `at_start` (N,) contains the scores of all nodes before the session places tasks.
+    Attributes
+    ----------
+    extra
+        (N, 2) estimated usage of unmeasured tasks, in milli-CPU and bytes.
+    at_start
+        (N,) scores of all nodes before the session places tasks.
+
     """
 
     rule: Usage
@@ -229,7 +247,7 @@ class _Shadow:
         return added
 
     def _composite(self, nodes: I64) -> F64:
-        """Return used fractions (m, 2) of CPU and memory, from measured and estimated usage."""
+        """Return the used fractions (m, 2) of CPU and memory of m nodes."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)
@@ -250,14 +268,14 @@ class _Shadow:
 
 @dataclass(eq=False)
 class _Usage(Greedy):
-    """Updates the node scores of `Usage.class_score` as tasks are placed.
+    """Tracks how node scores change as tasks are placed.
 
     Attributes
     ----------
     _before, _gain
         (N,) scores before the session places tasks, and (N,) changes of the scores since then.
     _requested_amounts
-        (C,) the result of the function `_requested_amounts` for each task class.
+        (C,) requests of each task class, from the function `_requested_amounts`.
     _added
         The estimated usage of each task placed in this session, by task class and node.
 

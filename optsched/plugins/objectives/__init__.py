@@ -1,1 +1,1 @@
-"""Levels of the objective: their names, the levels of a problem, and the weights of gangs."""
+"""Levels of the objective: their names, and the levels that depend on gangs and queues."""

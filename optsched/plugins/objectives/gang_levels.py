@@ -3,8 +3,9 @@
 Mathematics: models/formulation/admission.md and models/formulation/shortfall.md.
 
 The weight of a task is its dominant share max_r request[r] / total[r] (Ghodsi et al., NSDI 2011).
-If the same resource is dominant for every gang, the weight is the requested amount of this resource
-instead, because amounts are exact and easy to read. Targets are guarantees and fair shares.
+If the same resource is dominant for every gang, the weight is the request for this resource in base
+units instead, because base units are exact and easy to read. Shortfalls are measured from
+guarantees and fair shares.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class Weights:
 
 
 def dominant_weights(problem: Problem) -> Weights:
-    """Return the weights of task classes: amounts of one resource or fractions of the cluster.
+    """Return the weights of task classes: requests for one resource, or dominant shares.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The unit
-    must not depend on victims, because the values of plans with different victims are compared.
+    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The
+    unit must not depend on victims, because plans with different victims are compared by weight.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -72,8 +73,8 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # Choose the resource by name, because its index depends on earlier sessions. Devices take
-        # precedence over memory and CPU.
+        # If several resources are dominant for every gang, choose one by name, because resource
+        # indices depend on earlier sessions. Devices take precedence over memory and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
@@ -97,7 +98,7 @@ ADMISSION = "admission, "
 
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
-    """Return levels that sum the weights of the gangs that start, one level per tier.
+    """Return levels that sum the weights of the gangs that start, one level per priority tier.
 
     Gangs that already run, and gangs that this session evicts entirely, do not count.
     """
@@ -118,7 +119,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that sum the weights of placed tasks, one per tier that has elastic gangs.
+    """Return levels that sum the weights of placed tasks, one per priority tier with elastic gangs.
 
     The start of an elastic gang does not determine how many of its tasks are placed. A gang that
     this session evicts entirely does not count, even if it starts again.
@@ -144,9 +145,9 @@ def _is_restart(shape: GangShape) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _TierLevel:
-    """A level that sums weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
+    """A level that sums weights over the gangs of one priority tier.
 
-    A policy may have one level of this kind per tier.
+    `tier_of` (G,) is the priority tier of each gang.
     """
 
     name: str
@@ -163,7 +164,7 @@ class _TierLevel:
 
 
 class Started(_TierLevel):
-    """A level that sums the weights (G,) of the gangs of one tier that start."""
+    """A level that sums the weights (G,) of those gangs of one priority tier that start."""
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
@@ -187,7 +188,7 @@ class Started(_TierLevel):
 
 
 class Placed(_TierLevel):
-    """A level that sums the weights of the placed tasks of one tier.
+    """A level that sums the weights of the placed tasks of one priority tier.
 
     `weight` (C,) is the weight of one task of each class. Gangs that do not count have tier -1.
     """
@@ -208,7 +209,7 @@ class Placed(_TierLevel):
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ_f weight[f] · x[f] over the sets f of equal tasks in the tier's gangs.
+        """Return Σ_f weight[f] · x[f] over each set f of equal tasks in the tier's gangs.
 
         x[f] is the number of placed tasks of f.
         """
@@ -220,7 +221,7 @@ class Placed(_TierLevel):
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Level: the shortfall in steps, summed over targets and resources; it is minimised.
+    """A level that minimises the total shortfall of the usage of queues from targets.
 
     Attributes
     ----------
@@ -229,9 +230,9 @@ class Shortfall:
     target
         (K, R) the targets in base units; 0 for resources without a target.
     grid
-        Number of steps into which the cluster total of a resource is divided. A step is a multiple
-        of the common unit of all task requests, so evictions do not change the step size.
-        Shortfalls are rounded up to whole steps.
+        Number of steps into which the cluster total of a resource is divided. The step size is a
+        multiple of the greatest common divisor of all task requests. A shortfall is rounded up to
+        whole steps.
 
     """
 
@@ -243,13 +244,13 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return the step size (R,) in base units, a multiple of the requests' common unit."""
+        """Return the step size (R,) of each resource in base units."""
         unit = problem.derived(_find_units)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return the shortfall (K, R) per target, in steps, if the queues use `held` (Q, R)."""
+        """Return the shortfall (K, R) from each target in steps, given the usage `held` (Q, R)."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
@@ -261,7 +262,7 @@ class Shortfall:
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return the total (K, R) of the amounts (Q, R) over the queues of each target."""
+        """Return the usage (K, R) that counts toward each target, if the queues use `held`."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])
@@ -272,7 +273,7 @@ class Shortfall:
         return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. Ideally, no amount is missing."""
+        """See `Level`. In the ideal case, no target has a shortfall."""
         return 0
 
     def encode(self, form: Formulation) -> Expression:
@@ -280,8 +281,8 @@ class Shortfall:
 
         The constraints are step[r] · d[k, r] + Σ request · (x − evicted) ≥ target − allocated.
 
-        d[k, r] ≥ 0 is the shortfall of resource r below target k, in multiples of the step size. x
-        is the number of placed tasks.
+        d[k, r] ≥ 0 is the shortfall of resource r from target k, in steps. x is the number of
+        placed tasks.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
@@ -311,7 +312,7 @@ class Shortfall:
 
 
 def _find_units(problem: Problem) -> I64:
-    """Return the greatest common divisor (R,) of all task requests of each resource, at least 1."""
+    """Return the greatest common divisor (R,) of the task requests for each resource."""
     unit = np.ones(len(problem.resources), np.int64)
     _, units = problem.gang_columns.codes(_find_units_of_row)
     divisor_of = _common_divisors(each.amounts for each in units)
@@ -349,10 +350,11 @@ def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return parallel arrays: row, axis-m index and resource of each amount toward a target.
+    """Return the requests that count toward targets, as parallel arrays.
 
-    `request` (m, R) contains the amounts, and `member` (K, m) is True if they count toward a
-    target. `place` (K, R) is the constraint row of each target and resource, or -1 if none exists.
+    The arrays contain the constraint row, the index on axis m, and the resource of each request.
+    `request` (m, R) contains the requests, and `member` (K, m) is True if a request counts toward a
+    target. `place` (K, R) is the constraint row of each target and resource, or -1 without a row.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

@@ -1,4 +1,4 @@
-"""The levels that a model may list by name, and how a problem's levels are built from them."""
+"""The levels that a model may list by name, the node score level, and the levels of a problem."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 
 
 MOST_PAIRS = 200_000
-"""Maximum number of (class, node) pairs in one score table, which must fit the CPU caches."""
+"""Maximum number of (task class, node) pairs in a score table, so that it fits the CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class NodeScore:
             return 0
         pending, total = problem.classes.num_pending, 0
         own = select_overriding(self.rules.node_scorers, "class_score")
-        # If a class has no class score, nodes with equal loads have equal scores.
+        # A task class without a class score has equal scores on nodes with equal loads.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         first_of: dict[bytes, int] = {}
         for node, load in enumerate(loads):
@@ -105,7 +105,7 @@ class NodeScore:
         return total
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """Yield the class indices in chunks, so that score tables stay small."""
+        """Yield task class indices in chunks of at most `MOST_PAIRS` pairs with nodes."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):
@@ -114,8 +114,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return the integer scores (k, N) of one task of each class (k,) on every node.
 
-        If `nodes` (m,) is given, return the scores (k, m) on these nodes only. `nodes` may be given
-        only for classes whose scores depend on node loads alone.
+        With `nodes` (m,), return the scores (k, m) on these nodes, which must depend only on the
+        loads of the nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -129,8 +129,8 @@ class NodeScore:
     ) -> F64:
         """Return scores (m,) of m (class, node) pairs, or (k, n) for classes (k, 1) and n nodes.
 
-        If pairs are given, their classes (m,) must be in ascending order. `loads` contains the used
-        and the allocatable amounts of the nodes.
+        The classes of pairs must be in ascending order. `loads` contains the used and the
+        allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -165,9 +165,9 @@ def build_levels(
 ) -> list[AnyLevel]:
     """Return the levels of a problem, most important first.
 
-    A listed name may produce several levels, for example one admission level per tier. A name that
-    does not apply to the problem produces no level. Levels of rules that are always enabled come
-    before all levels that depend on nodes.
+    A name may stand for several levels, for example one admission level per priority tier. A name
+    that does not apply to the problem stands for no level. Levels of rules that are always enabled
+    precede all levels that depend on nodes.
     """
     named: list[AnyLevel] = []
     for kind in (LEVELS[name] for name in names):

@@ -85,9 +85,9 @@ class Fifo(Rule):
         For classes h' after h: x[h'], y[h'] ≤ most · b[h]. For each class h: m · b[h] ≤ y[h] and
         b[h] ≤ b[class before h].
 
-        h and h' are gang classes. b[h] ∈ {0, 1} is 1 only if all gangs up to class h are placed.
-        y[h'] is the number of started gangs, x[h'] the number of placed tasks of each set of equal
-        tasks, `most` the upper bound of the variable, and m the number of gangs of class h.
+        h and h' are gang classes, and class h has m gangs. b[h] ∈ {0, 1} is 1 only if all gangs up
+        to class h are placed. y[h'] is the number of started gangs, and x[h'] the number of placed
+        tasks of a set of equal tasks. `most` is the upper bound of x[h'] or y[h'].
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -123,9 +123,9 @@ def build_order_reason(problem: Problem, head: int) -> Reason:
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the gang of the mask `among` (G,) that is first in the FIFO order of a gang's queue.
+    """Return the first gang of the mask `among` (G,) in the FIFO order of the queue of `gang`.
 
-    Returns the given gang itself if its queue is not a FIFO queue.
+    Returns `gang` if its queue is not a FIFO queue.
     """
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
@@ -138,7 +138,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO orders of the queues, given the session's decisions."""
+    """Return the FIFO orders of all queues after the session's decisions."""
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
@@ -146,7 +146,7 @@ def fifo_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """The FIFO orders of all FIFO queues."""
+    """The FIFO orders of all FIFO queues; `is_served` returns whether a gang no longer waits."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -161,7 +161,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the first waiting gang ahead of a gang in the FIFO order, or `NO_GANG`."""
+        """Return the first waiting gang of the FIFO queue if it precedes `gang`, or `NO_GANG`."""
         if gang not in self._place:
             return NO_GANG
         line, place = self._place[gang]
@@ -194,8 +194,8 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for gangs with subgroups, because these block other gangs only in the
-    solver.
+    The result is False for gangs with subgroups, which block other gangs only in the solver and not
+    in the verifier.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     runs = any(t.status.counts_as_ready for t in gang.tasks)
@@ -216,7 +216,8 @@ class _Order:
     lines
         For each FIFO queue, the indices of its gangs in FIFO order, without exempt gangs.
     waits
-        Indices of gangs without running tasks; they block all later gangs of their queue.
+        Indices of the gangs without running tasks. Such a gang blocks all later gangs of its queue
+        until it is placed.
 
     """
 
@@ -255,8 +256,7 @@ class _FifoOrder(Greedy):
     _need, _priority
         (G,) number of tasks that each gang lacks for its minimum, and (G,) priority of each gang.
     _rank
-        The position of each gang in the FIFO order of its queue; gangs outside FIFO queues have
-        none.
+        The position of each gang in the FIFO order of its queue, only for gangs in FIFO queues.
 
     """
 
@@ -275,8 +275,7 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    Only the pair of the first gang of each class contains the class; the second element of all
-    other pairs is -1.
+    The gang class is -1 for every gang except the first gang of each class.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
     last: int | None = None  # variable: 1 only if all gangs up to this one are placed

@@ -106,7 +106,7 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Number of leading bits that `truncate_bits` keeps; nearly equal values thereby become equal."""
+"""Number of leading bits that `truncate_bits` keeps, so that nearly equal values become equal."""
 
 
 def estimate_runtimes_ms(problem: Problem) -> I64:
@@ -131,7 +131,7 @@ def truncate_bits(values: I64) -> I64:
 def build_start_levels(
     name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
 ) -> Sequence[Started]:
-    """Return levels that sum `value` (G,) over the gangs that start, one level per tier."""
+    """Return levels that sum `value` (G,) over started gangs, one level per priority tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
     counted = np.zeros_like(value)
@@ -154,7 +154,7 @@ class _FixedOrder(Greedy):
 
 @dataclass(eq=False)
 class _DeadlineOrder(_FixedOrder):
-    """Orders gangs with a maximum waiting time first, by the epoch time in ms at which it ends."""
+    """Orders gangs by the end of their maximum waiting time; gangs without one come last."""
 
     _now_ms: int
 
@@ -169,7 +169,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Orders gangs by the end of their maximum waiting time; after it, the rule permits enqueueing.
+    """Orders gangs by the end of their maximum waiting time, and then permits their enqueueing.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """Return the time at which a gang's waiting time ends, or None if it has no limit."""
+        """Return the epoch time in ms at which a gang's maximum waiting time ends, or None."""
         waiting = read_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
@@ -198,7 +198,7 @@ class Sla(Rule):
 
 
 def read_waiting_ms(gang: Gang) -> int | None:
-    """Return the maximum waiting time in a gang's annotations; None if missing or invalid."""
+    """Return the maximum waiting time in a gang's annotations; None if it is missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
         return None
@@ -251,7 +251,7 @@ class ShortestRemaining(Rule):
 
 
 def count_runs_a_year(lengths: I64) -> I64:
-    """Return the number of times per year (G,) that each gang could run, rounded; 1 if unknown."""
+    """Return the number (G,) of runs of each gang in a year, truncated; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
 
@@ -273,13 +273,13 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""The finish-time ratio 1, in thousandths."""
+"""One thousand thousandths: the unit of finish-time ratios is a thousandth."""
 
 _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Orders gangs by finish-time ratio, highest first; without an estimate the ratio is 1."""
+    """Orders gangs by finish-time ratio, highest first; the ratio is 1 without an estimate."""
 
     name = "finish-time-fair"
 
@@ -304,9 +304,10 @@ class FinishTimeFair(Rule):
 
 
 def find_finish_time_ratios(problem: Problem) -> I64:
-    """Return the finish-time ratios (G,) in thousandths, each at least 1, if the gangs start now.
+    """Return the finish-time ratios (G,) of gangs that start now, in thousandths, at least 1.
 
-    The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
+    The finish-time ratio is the waiting time plus the runtime, divided by the runtime on a fair
+    share of the cluster.
     """
     length, shapes = problem.derived(estimate_runtimes_ms), problem.shapes
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)

@@ -41,11 +41,10 @@ NEVER = 2**62
 
 
 class ExtraResources(NamedTuple):
-    """Additional per-node limits, which apply like resources.
+    """Limits of nodes that the placed tasks must respect in addition to idle resources.
 
-    `capacity` (N, D) contains the limits of each node, and `request` (C, D) the usage of one task
-    of each class. The total usage of the tasks on a node must not exceed any limit. A negative
-    limit means zero.
+    `capacity` (N, D) contains the limits of each node, and `request` (C, D) what one task of each
+    class adds to the sums that are limited. A negative limit means zero.
     """
 
     capacity: I64
@@ -55,9 +54,8 @@ class ExtraResources(NamedTuple):
 class Reservation(Rule):
     """Rule: capacity stays idle for the start of each reservation, based on known task durations.
 
-    A task is constrained by a reservation if it must not delay the reservation's start. Gangs that
-    are entitled to start before the gang with the reservation must stay within their queues'
-    entitlements.
+    A reservation constrains the tasks that must not delay its start. Other gangs are entitled to
+    start before the gang with the reservation, but only within the entitlements of their queues.
     """
 
     name = "reservation"
@@ -86,8 +84,8 @@ class Reservation(Rule):
     ) -> Iterator[Violation]:
         """Check that constrained tasks do not use the reserved amounts of nodes and queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Each check: object, reserved amounts, placed amounts, existing tasks, limits and default
-        # limit.
+        # Each tuple contains: object, reserved amounts, placed amounts, existing tasks, limits, and
+        # the limit of resources without one.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
         ] = []
@@ -190,13 +188,13 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. This plugin limits queues, whereas `find_extra_resources` limits nodes."""
+        """See `Rule`. The greedy plugin limits queues; `find_extra_resources` limits nodes."""
         limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
         if not limits_queues:
             return None
         limits = {i: _queue_limits(problem, i) for i in _numbers(problem)}
         below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
-        return _BelowCeilings(ledger, problem.classes.bound, limits, below)
+        return _QueueLimits(ledger, problem.classes.bound, limits, below)
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -253,8 +251,8 @@ class Reservation(Rule):
 class _NodeLimits(NamedTuple):
     """Capacity (N, D) that a reservation leaves to constrained tasks, and task requests (C, D).
 
-    Axis D contains the resources for which the reservation reduces the future idle amount on at
-    least one node.
+    Axis D contains the resources of which the reservation leaves less than the future idle amount
+    on some node.
     """
 
     left: I64
@@ -262,7 +260,7 @@ class _NodeLimits(NamedTuple):
 
 
 def expected_ends(problem: Problem) -> I64:
-    """Return the expected ends (V,) of running tasks in milliseconds, or `NEVER` if unknown."""
+    """Return the expected ends (V,) of running tasks in epoch ms, or `NEVER` if unknown."""
     gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
     running = running_tasks(problem)
     pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
@@ -309,9 +307,10 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the first of `numbers` whose reservation lacks node capacity at its start, or None.
+    """Return the first reservation among `numbers` that placed tasks delay, or None.
 
-    `evicted` is the mask (V,) of evicted running tasks.
+    Placed tasks delay a reservation if they leave too little node capacity at its start. `evicted`
+    is the mask (V,) of evicted running tasks.
     """
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
@@ -357,14 +356,14 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _numbers(problem: Problem) -> list[int]:
-    """Return the numbers i and ~i of each reservation i; see `binding_reservations`."""
+    """Return the numbers i and ~i of each reservation i, as in `binding_reservations`."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
 def _bound(problem: Problem, number: int) -> Bool:
     """Return the mask (C,) of classes that must not delay the start of reservation `number`.
 
-    For the number ~i, return the classes that are entitled to start before the gang with
+    For the number ~i, the mask selects the classes that are entitled to start before the gang with
     reservation i.
     """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
@@ -373,9 +372,9 @@ def _bound(problem: Problem, number: int) -> Bool:
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
-    The amount is the part of the capability that tasks in the queue's subtree may still use if the
-    reservation constrains them. For the number ~i, the amount is the part of the queue's
-    entitlement that the queue does not use.
+    The amount limits the constrained tasks in the subtree of the queue. It is the capability minus
+    the usage and the reserved amount at the start of the reservation. For the number ~i, the amount
+    is the entitlement of the queue minus its usage.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}
@@ -405,7 +404,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 
 @dataclass(eq=False)
-class _BelowCeilings(Greedy):
+class _QueueLimits(Greedy):
     """Tracks the queue capability that reservations leave to the tasks they constrain.
 
     Attributes
@@ -417,7 +416,8 @@ class _BelowCeilings(Greedy):
     _below
         (Q,) indices of each queue and its descendants.
     _taken
-        Amounts placed in this session, by (reservation number, queue, resource).
+        Total request of the tasks placed in this session, by reservation number, queue and
+        resource.
 
     """
 
@@ -453,7 +453,7 @@ class _BelowCeilings(Greedy):
 def build_reservation_reason(
     problem: Problem, number: int, reservation: CapacityReservation
 ) -> Reason:
-    """Return why gang `number` waits: it would delay the start of a reservation."""
+    """Return the reason of gang `number`, which waits because it would delay a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     end = gang_end_ms(gang, problem.snapshot.taken_ms)
@@ -479,7 +479,7 @@ def _start_text(reservation: CapacityReservation) -> str:
 
 
 def _keeps_resources(task: Task, reservation: CapacityReservation, world: World) -> bool:
-    """Return whether a running task still holds its resources when a reservation starts."""
+    """Return whether a task still holds its resources at the start of a reservation."""
     if task.status is TaskStatus.RELEASING:
         return False
     gang = world.snapshot.gang_by_key.get(task.gang)

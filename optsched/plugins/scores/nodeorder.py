@@ -39,12 +39,12 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Image bytes up to which the score is 0, and bytes per container from which it is 100."""
+"""Bytes of images up to which the score is 0, and bytes per container from which it is 100."""
 
 
 @dataclass(frozen=True)
 class NodeOrder(Rule):
-    """The weighted sum of several node scores; a weight of 0 disables the score."""
+    """The weighted sum of several node scores; the weight 0 disables a score."""
 
     name = "nodeorder"
 
@@ -58,7 +58,7 @@ class NodeOrder(Rule):
     image_locality: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Returns None if no task has preferences about other pods."""
+        """See `Rule`. Returns None if no preference about other pods exists."""
         preferences = problem.derived(find_preferences)
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
@@ -98,10 +98,9 @@ class NodeOrder(Rule):
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
-        """Return the scores of nodes after one more task with the given request is added.
+        """Return the scores of nodes for one more task, by its CPU and memory `request`.
 
-        `request` contains the CPU and memory requests. `cpus` and `memory` are pairs of used and
-        allocatable amounts.
+        `cpus` and `memory` are pairs of the used and the allocatable amounts of the nodes.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -116,8 +115,7 @@ class NodeOrder(Rule):
             busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
             total += most * (busy // 2)
         if even:
-            # Converting whole arrays before the division is faster than dividing arrays of
-            # integers.
+            # Converting integer arrays before the division is faster than dividing them.
             load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
             load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
             apart = np.abs(load_cpu - load_memory)
@@ -138,7 +136,7 @@ class NodeOrder(Rule):
             parts.append(self.node_affinity * _scaled(preferred))
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
-            # For each set of taints, the number of untolerated `PreferNoSchedule` taints.
+            # The number of untolerated `PreferNoSchedule` taints in each set of taints.
             shunned = np.zeros(len(marks))
             for i, taints in enumerate(marks):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
@@ -155,7 +153,7 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return node scores (N,) by the task's preferences about pods, and those that select it.
+        """Return node scores (N,) by preferences between the task and pods, in both directions.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if the task has no preference and
         no preference of another pod selects it.
@@ -176,9 +174,9 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """Updates the class score for pod preferences while tasks are placed.
 
-    `_preferences` counts the pods on each node at the session start, and `_standing` also counts
-    the tasks placed since. `_start` is `problem.task_start` as a list. `_before` contains the
-    scores at the session start, by task class.
+    `_preferences` counts the pods on each node at the session start. `_standing` also counts the
+    tasks placed in the session. `_before` contains the node scores at the session start, by task
+    class. `_start` is `problem.task_start` as a list.
     """
 
     reads_labels = True
@@ -214,8 +212,7 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # The labels of the gang's first task of the class stand for those of all its tasks of the
-        # class.
+        # All tasks of the class in the gang are assumed to have the labels of the first one.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.task(start + int((mine == task_class).argmax()))
@@ -232,7 +229,7 @@ def _scaled(raw: F64) -> F64:
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
-    """Return scores (N,), 0 to 100, by the bytes of `images` on each node (`ImageLocality`).
+    """Return scores (N,) from 0 to 100 by the bytes of `images` on each node (`ImageLocality`).
 
     An image is weighted by the fraction of nodes that store it, so that pods do not concentrate on
     one node.
@@ -265,15 +262,16 @@ class Preferences:
     Attributes
     ----------
     problem_ref
-        A weak reference to the problem, because a reference cycle would keep it in memory.
+        A weak reference to the problem. A strong reference would form a cycle, which delays the
+        release of the problem's memory.
     terms, number_of
         The M distinct soft terms, and the index of each term by term key.
     domains
-        The topology domain (N,) of each node and the number of domains, for each term.
+        For each term, the topology domain (N,) of each node and the number of domains.
     representatives
         The first pending task of each task class, by class.
     matcher
-        Object that finds the terms that select a task.
+        The matcher that finds the terms that select a task.
     selected
         (M, N) number of residents on each node that each term selects.
     carried
@@ -313,7 +311,7 @@ class Preferences:
 
     @cached_property
     def _first_term_of_key(self) -> dict[str, int]:
-        """The first term of each topology key; terms with the same key have the same domains."""
+        """The index of the first term of each topology key; terms with equal keys share domains."""
         found: dict[str, int] = {}
         for m, term in enumerate(self.terms):
             found.setdefault(term.source.topology_key, m)
@@ -333,7 +331,7 @@ class Preferences:
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
-        """Return scores (N,), 0 to 100, by mutual affinity of the task and pods in the same domain.
+        """Return scores (N,), 0 to 100, by affinity between the task and pods in a node's domains.
 
         `selecting` contains the indices of the terms that select the task class.
         """

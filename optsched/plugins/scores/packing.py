@@ -42,7 +42,7 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r] · (used + request)[r] / allocatable[r] / Σ_r w[r].
 
-    A node scores 0 if it has too little of a requested resource.
+    The score is 0 on a node that offers too little of a requested resource.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Binpack(Rule):
             for r, requested, factor in scaled:
                 busy, most = used[:, r] + requested, offered[:, r]
                 fits &= busy <= most
-                # Converting whole arrays first is faster than dividing arrays of integers.
+                # Converting integer arrays before the division is faster than dividing them.
                 share = busy.astype(np.float64)
                 share *= factor
                 share /= np.maximum(most, 1).astype(np.float64)
@@ -133,7 +133,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """Whether nodes in use or idle nodes score higher."""
+    """The strategy of a node score: whether nodes in use or idle nodes score higher."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -141,7 +141,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The strategy and the weight of one resource."""
+    """The strategy and the weight of one resource in the node score."""
 
     strategy: Strategy = Strategy.LEAST
     weight: int = 1

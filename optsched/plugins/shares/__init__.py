@@ -1,1 +1,1 @@
-"""Shares of queues: fair shares, guarantees, capabilities, hierarchies and usage over time."""
+"""Shares of queues: deserved shares, guarantees, capabilities, queue trees and past usage."""

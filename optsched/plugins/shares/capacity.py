@@ -1,7 +1,7 @@
 """Fixed shares of queues: a queue deserves its `spec.deserved` and may borrow more.
 
 Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. The rules
-`capability` and `guarantee` enforce limits and guarantees.
+`capability` and `guarantee` enforce `spec.capability` and `spec.guarantee`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Capacity(Rule):
     Attributes
     ----------
     ancestor_level
-        Number of ancestor levels that reclaim checks.
+        Number of a queue's ancestors whose deserved shares reclaim checks, from the parent up.
 
     """
 
@@ -71,7 +71,7 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The level minimises the demand within deserved shares that is not allocated.
+        The level minimises the unallocated demand within deserved shares.
         """
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
@@ -91,8 +91,8 @@ def deserved_amounts(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders queues by priority, then by the largest used fraction of their deserved share.
 
-    A queue without a deserved share is treated as fully used (`capacity.go`, updateShare) and comes
-    after queues that have one.
+    A queue without a deserved share counts as fully used (`capacity.go`, updateShare) and comes
+    after queues that have a deserved share.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
@@ -105,7 +105,7 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
-        # For each queue, the list of the queue itself and all its ancestors.
+        # For each queue, the list of the queue and all its ancestors, from the queue up.
         parent_of: list[int] = problem.queues.parent_of.tolist()
         self._lines = [[q] for q in range(len(parent_of))]
         for line in self._lines:
@@ -120,9 +120,9 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest used fraction of a queue's deserved share, and a sort key.
+        """Return the largest used fraction of a queue's deserved share, and 0.
 
-        The sort key is 0. For a queue without a deserved share, both values are 1.
+        The result is (1, 1) for a queue without a deserved share.
         """
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
@@ -155,8 +155,8 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved amounts of a queue and of some ancestors.
 
-        Each mapping belongs to one queue. The keys are the requested resources of which the queue
-        deserves a positive amount; a value is True if the task fits the deserved amount.
+        The result has one mapping per queue. Its keys are the requested resources of which the
+        queue deserves a positive amount. A value is True if the task fits the deserved amount.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -214,7 +214,7 @@ class _Order(Greedy):
 
     @cached_property
     def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
-        """Group index (V,) of each running task, and each group's queue and used resources."""
+        """Group index (V,) of each running task, and the queue and used resources of each group."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])
         kinds, number = np.unique(rows, axis=0, return_inverse=True)
@@ -222,10 +222,10 @@ class _Order(Greedy):
         return number.reshape(-1), used
 
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
-        """Return whether a queue and its ancestors still exceed their deserved shares.
+        """Return whether a queue and its ancestors use more than reclaim must leave to them.
 
-        `taken` (R,) is the amount already reclaimed from the queue. Only resources that the victim
-        uses and the queue deserves are compared (volcano#4918).
+        `taken` (R,) is the amount already reclaimed from the queue. Only those resources in `used`
+        are compared of which the queue deserves a positive amount (volcano#4918).
         """
         for at in self._lines[queue][: self._ancestor_level + 1]:
             due, held = self._kept[at], self._ledger.subtree_used[at]

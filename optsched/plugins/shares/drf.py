@@ -2,9 +2,9 @@
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
 `pkg/scheduler/plugins/drf`. A gang's dominant share is the largest of its shares of the cluster's
-resources. Gangs with the smallest dominant share come first. The objective level maximises the
-smallest share among the contested gangs. A gang is contested if the model chooses how many of its
-tasks are placed.
+resources. Gangs with the smallest dominant share come first. A gang is contested if the model
+chooses how many of its tasks are placed. The objective level maximises the smallest dominant share
+of the contested gangs that run.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ _NEARLY = 1e-6
 
 GRID = 1000
 MOST_APART = 64
-"""Maximum number of gangs that the level compares.
-
-With more gangs, there is no level; only the order of gangs is fair.
-"""
+"""Maximum number of contested gangs; with more gangs, the rule has no objective level."""
 
 
 class Drf(Rule):
@@ -58,12 +55,10 @@ class Drf(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
 
-        The levels are the number of contested gangs that start, and the smallest dominant share of
-        the running contested gangs.
-
-        Together they are the first stages of a lexicographic max-min over all contested gangs. A
-        gang that does not run has the share 0, so keeping a gang out never raises the smallest
-        share.
+        The first level is the number of contested gangs that start. The second level is the
+        smallest dominant share of the running contested gangs. Both levels are the first stages of
+        a lexicographic max-min of dominant shares over all contested gangs, because a gang that
+        does not run has the share 0.
         """
         contested = _contested(problem)
         if contested is None:
@@ -94,7 +89,7 @@ class DrfOrder(Greedy):
 
     @cached_property
     def _inverse(self) -> list[float]:
-        """The inverse of the cluster total of each resource; 0 if the total is 0."""
+        """One divided by the cluster total of each resource; 0 if the total is 0."""
         return [1.0 / t if t else 0.0 for t in self._problem.total.tolist()]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
@@ -108,7 +103,7 @@ class DrfOrder(Greedy):
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
-        """See `GangPreemption`. The rule abstains, as in Volcano."""
+        """See `GangPreemption`. The plugin abstains, as in Volcano."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
@@ -154,7 +149,10 @@ class StartedGangs:
         return int((self.starting & (outcome.num_assigned > 0)).sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ y[h] over the classes of gangs in `starting`; y[h] counts the started gangs."""
+        """Return Σ y[h] over the classes h of the gangs in `starting`.
+
+        y[h] is the number of started gangs of class h.
+        """
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = self.starting[first] & (form.start >= 0)
@@ -164,9 +162,9 @@ class StartedGangs:
 
 @dataclass(frozen=True, eq=False)
 class LeastShare:
-    """The smallest dominant share of running contested gangs, in thousandths of the cluster.
+    """A level that maximises the smallest dominant share of the running contested gangs.
 
-    `contested` (G,) is the mask of contested gangs. Shares are rounded down.
+    `contested` (G,) is the mask of contested gangs. Shares are rounded down to thousandths.
     """
 
     contested: Bool
@@ -195,11 +193,9 @@ class LeastShare:
     def encode(self, form: Formulation) -> Expression:
         """Return the variable t, the smallest share of the running contested gangs.
 
-        For each of these gangs g, used[g, r] ≥ step[r] · t holds for at least one resource r. The
-        gang uses used[g, r] of the resource, and step[r] is a thousandth of the cluster's amount.
-
-        A 0-1 variable per gang g and resource r selects a resource for which the constraint is
-        enforced.
+        For each running contested gang g, used[g, r] ≥ step[r] · t holds for at least one resource
+        r. used[g, r] is the usage of the gang, and step[r] is a thousandth of the cluster total. A
+        0-1 variable per gang and resource selects a resource for which the constraint is enforced.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -1,9 +1,9 @@
-"""Compares the queues' actual shares with ideal shares, which are computed for divisible tasks.
+"""Actual shares of queues, and ideal shares that assume divisible tasks.
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of weighted
-dominant shares (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5). In
-the ideal, every queue gets a fraction of its demand. No queue can get more unless a queue with a
-smaller weighted share gets less.
+dominant shares (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
+Every queue gets a fraction of its demand. No queue can get more unless a queue with a smaller
+weighted share gets less.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NEVER = frozenset(
 """Codes of reasons that remain until the gang or the cluster changes."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""The codes in `NEVER`, and the codes of gangs that may be too large for every node or queue."""
+"""`NEVER`, and the codes of reasons why a gang may be too large for every node or its queue."""
 
 
 def queue_shares(
@@ -59,18 +59,17 @@ def queue_shares(
 ) -> tuple[QueueShare, ...]:
     """Return the actual share and the ideal share of every queue with demand, in queue order.
 
-    The actual share is the queue's largest share of any cluster resource except pods. `pending`
-    maps gang keys to the reasons why the gangs wait. The demand excludes gangs that can never
-    start. The result is empty if no plugin in `SHARING` is enabled.
+    The actual share is the dominant share of the queue's usage, without the resource `pods`.
+    `pending` contains the reasons why gangs wait, by gang key. The demand of a queue excludes gangs
+    that can never start. The result is empty if no plugin in `SHARING` is enabled.
     """
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
     view = _view(problem, requested)
-    # If both fairness over time and a queue tree are enabled, fairness over time defines the ideal
-    # shares. Without fairness over time and a queue tree, the ideal share is the ideal fraction of
-    # the demand times the demand's dominant share.
+    # Fairness over time takes precedence over hierarchical DRF. Without both rules, the ideal share
+    # is the dominant share of the demand, times the ideal fraction of the demand.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
@@ -88,9 +87,9 @@ def queue_shares(
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return the fraction (Q,) of its demand that each queue gets in the ideal.
+    """Return the ideal fraction (Q,) of each queue's demand.
 
-    `requested` (Q, R) is the demand; None means the demand in `problem`.
+    `requested` (Q, R) is the demand; None stands for the demand in `problem`.
     """
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
@@ -137,7 +136,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether a gang's minimum never fits the nodes, the cluster or a queue capability."""
+    """Return whether a gang's minimum exceeds all nodes, the cluster or a queue capability."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -155,16 +154,17 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that would be exceeded if the demand of all queues were met.
+    """The limits that would be exceeded if all queues got their demand.
 
     Attributes
     ----------
     use, limit
-        (K, Q) contribution of each queue to each limit if its demand is met, and (K,) limits.
+        (K, Q) usage of each queue that counts toward each limit if it gets its demand, and (K,)
+        limits, in base units.
     total
-        (R,) allocatable amounts of the cluster, with 0 for pods.
+        (R,) allocatable amounts of the cluster; 0 for the resource `pods`.
     dominant
-        (Q,) dominant share of each queue if its demand is met.
+        (Q,) dominant share of each queue's demand.
 
     """
 
@@ -175,7 +175,6 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """Return the limits that would be exceeded if the demand `requested` (Q, R) were met."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -197,10 +196,11 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:
-    """Return the fractions (Q,) of demand after queues with a positive weight have been filled.
+    """Raise the shares of queues with a positive weight by water filling.
 
-    `part` (Q,) contains the fractions at the start of this filling. A queue gets more than its
-    fraction in `part` only after all queues that can still grow have reached its weighted share.
+    Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the
+    fractions before. A queue gets more than before only after all queues that can still grow have
+    reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

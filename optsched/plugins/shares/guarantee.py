@@ -1,9 +1,9 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster
-total minus the guarantees of the other queues (`realCapability`). Two queues together may therefore
-use a third queue's guarantee in Volcano. This rule has one joint limit for all queues, at every
-level of the queue tree.
+total minus the guarantees of the other queues (`realCapability`). In Volcano, two queues together
+may therefore use the guarantee of a third queue. The rule `guarantee` sets one joint limit for all
+queues, at every level of the queue tree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Guarantee(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
 
-        If the guarantees exceed the cluster's capacity, the total committed amount must not grow.
+        If the committed amounts already exceed the cluster's capacity, they must not grow in total.
         """
         queues, held = world.snapshot.queues, world.held_by_queue
         named = {r for q in queues for r, amount in q.guarantee if amount > 0}
@@ -94,10 +94,10 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add constraints that the committed amounts (claim) fit the cluster.
+        """Add constraints so that the committed amounts ("claim") fit the cluster.
 
-        The constraints for each queue are claim ≥ guarantee and claim ≥ usage + Σ_child claim. For
-        the cluster, the constraint is Σ_top-level claim ≤ capacity.
+        Each queue has the constraints claim ≥ guarantee and claim ≥ usage + Σ_child claim. The
+        cluster has the constraint Σ claim ≤ capacity over the top-level queues.
         """
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues
@@ -130,7 +130,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level minimises the demand within guarantees that is not allocated."""
+        """See `Rule`. The level minimises the unallocated demand within guarantees."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -151,8 +151,8 @@ class Guarantee(Rule):
         for r in problem.derived(_guaranteed):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # If a request exceeds even the available capacity plus all unused guarantees, another
-            # limit blocks the gang.
+            # A request that exceeds even the available capacity plus all unused guarantees has
+            # another blocker.
             if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
                 rest = kept_for_guarantees(problem, r, kept)
@@ -165,7 +165,7 @@ class Guarantee(Rule):
 
 
 def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]) -> str:
-    """Return a clause that lists the queues whose guarantees keep the most capacity idle."""
+    """Return a clause for messages that lists the queues with the largest unused guarantees."""
     names, name = problem.queues.names, problem.resources[resource]
     most = sorted(kept, key=lambda q: (-kept[q], names[q]))
     shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
@@ -177,15 +177,12 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
 
 
 def _guaranteed(problem: Problem) -> list[int]:
-    """Return the indices of the resources in any queue's guarantee."""
+    """Return the indices of the resources that some queue's guarantee contains."""
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
 class _Claims:
-    """Each queue's committed amount of one resource: the larger of its guarantee and its need.
-
-    The need of a queue is the usage of the gangs directly in it plus the committed amounts of its
-    children.
+    """The committed amount of one resource for each queue, as defined in `Guarantee`.
 
     Attributes
     ----------
@@ -271,9 +268,9 @@ def _claim_of(
     resource: str,
     use: Mapping[str, int],
 ) -> int:
-    """Return the larger of a queue's guarantee and its usage plus its children's commitments.
+    """Return the committed amount of a queue, as defined in `Guarantee`.
 
-    `use` maps each queue name to the resource usage of the gangs directly in the queue.
+    `use` contains the usage of the gangs directly in each queue, by queue name.
     """
     below = (_claim_of(q, children, resource, use) for q in children.get(queue.name, ()))
     need = use[queue.name] + sum(below)

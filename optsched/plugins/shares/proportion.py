@@ -1,16 +1,16 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-A nominated task may start even if its queue's deserved share has fallen since, because pods were
-already evicted for the task.
+A nominated task may start even if the deserved share of its queue has decreased since the
+nomination, because pods were already evicted for the task.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Its
-water filling (lines 199-266) approaches the result in rounds. Here, the shares are the limits to
-which these rounds converge, rounded to whole units. Without rounding, Volcano may give each of two
-queues half a GPU, which neither queue can use.
+water filling (lines 199-266) approximates the shares in rounds. optsched computes the shares to
+which these rounds converge, and rounds them to whole units. Volcano does not round: it may give
+each of two queues half a GPU, which neither queue can use.
 
-Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). The
-lending queues get the capacity back by reclaim. A gang may therefore borrow only if its queue is
-reclaimable and its pods are preemptable.
+With `proportion.lendIdle`, gangs may borrow idle capacity beyond the deserved share of their queue
+(models/formulation/lending.md). The queues that lend get the capacity back by reclaim. A gang may
+therefore borrow only if its queue is reclaimable and its pods are preemptable.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Proportion(Rule):
     lends
         True if gangs that are allowed to borrow may exceed the deserved share (`find_firmness`).
     caps
-        True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
-        False, and only the verifier enforces the shares.
+        True if models and the greedy pipeline enforce the deserved shares. While a session lends,
+        `caps` is False, and only the verifier enforces them.
 
     """
 
@@ -106,8 +106,8 @@ class Proportion(Rule):
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
         """Return whether a queue exceeds its deserved share only because gangs borrow.
 
-        Gangs with nominated tasks may not borrow: such tasks use capacity that terminating pods
-        release, not idle capacity.
+        Gangs with nominated tasks may not borrow, because nominated tasks wait for the capacity of
+        terminating pods and do not use idle capacity.
         """
         if not self.lends:
             return False
@@ -129,9 +129,9 @@ class Proportion(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request · x ≤ max(deserved − allocated, nominated) for each queue.
+        """Add Σ request · x ≤ max(deserved − allocated, nominated) per queue if `caps` is True.
 
-        x is the number of placed tasks. If `caps` is False, this adds no constraint.
+        x is the number of placed tasks. `nominated` is the total request of nominated tasks.
         """
         if not self.caps:
             return
@@ -167,10 +167,7 @@ class Proportion(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`.
-
-        The level is the demand within deserved shares that is not allocated.
-        """
+        """See `Rule`. The level minimises the unallocated demand within deserved shares."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
@@ -187,17 +184,16 @@ class Proportion(Rule):
     def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return a reason if a gang would exceed the deserved share of its queue, else None.
 
-        The reason also applies to a gang that may borrow, if it does not borrow although capacity
-        is idle. For example, a gang never borrows in the session that starts its minimum.
+        The reason may also apply to a gang that is allowed to borrow. For example, no gang borrows
+        in the session that starts its minimum.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # If a queue deserves the whole cluster, its gangs wait for idle capacity and not for a
-        # larger share. Queues with pods on NotReady nodes are an exception, because these pods use
-        # capacity that no node offers.
+        # If a queue deserves the whole cluster, its gangs wait for idle capacity. Queues with pods
+        # on NotReady nodes are an exception: these pods use capacity that no node offers.
         future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short
@@ -214,13 +210,13 @@ class Proportion(Rule):
 
 
 def _sum_future_idle(outcome: Outcome) -> I64:
-    """Return the total future idle amounts (R,) of nodes; a node's negative amounts count as 0."""
+    """Return the sum (R,) of the future idle amounts of nodes; negative amounts count as 0."""
     total: I64 = np.maximum(outcome.future_idle, 0).sum(axis=0)
     return total
 
 
 def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
-    """Return the total requests of nominated pending tasks, by queue and without child queues."""
+    """Return the total request of the nominated tasks directly in each queue, by queue name."""
     found: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         for name, amounts in stake.nominated:
@@ -245,7 +241,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why resources that a gang borrows could not be reclaimed; empty if they could."""
+    """Return why reclaim could not evict a gang that borrows; empty if reclaim could evict it."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"
@@ -279,7 +275,7 @@ class _Shares(Greedy):
         self._pods = problem.index(PODS)
         self._log_read = 0
         self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """Requests (Q, R) of nominated tasks, minus the amounts placed in this session."""
+        """Total request (Q, R) of nominated tasks, minus the request of newly placed tasks."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         # As in Volcano's `helpers.Share`, 0 / 0 counts as 0, and a positive amount divided by 0
@@ -306,7 +302,7 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class) > 0
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """See `Reclaiming`. Reclaimed resources do not change deserved shares."""
+        """See `Reclaiming`. Evictions in other queues do not change the deserved share."""
         return self.max_tasks(queue, task_class)
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
@@ -338,7 +334,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that use more of a resource than reclaim must leave to them.
+        """Mask (Q + 1,) of queues that use more of some resource than reclaim must leave to them.
 
         The last element is for tasks without a queue and is always False.
         """
@@ -348,7 +344,7 @@ class _Shares(Greedy):
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether `held` (R,) exceeds some amount that reclaim must leave to a queue."""
+        """Return whether the usage `held` (R,) exceeds what reclaim must leave to a queue."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
@@ -371,10 +367,9 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """Like `_Shares`, but a queue may always gain the requests of its nominated tasks."""
+    """Like `_Shares`, but updates the requests of nominated tasks as tasks are placed."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """See `NodeState`."""
         left, number = self._nominated[self._ledger.queue_of[gang]], int(counts.sum())
         for r, amount in enumerate(self._ledger.request[task_class]):
             left[r] -= number * amount

@@ -3,14 +3,15 @@
 Mathematics: models/formulation/capability.md, models/formulation/entitlement.md and
 models/formulation/leaf_queues.md.
 
-Volcano enforces the capabilities of ancestors only with `enableHierarchy`. `Capability` enforces
-every capability in the queue tree.
+The rule `capability` enforces the capability of every queue in the tree. Volcano enforces the
+capabilities of ancestors only with `enableHierarchy`.
 
-A reclaiming queue uses at most its deserved share when the session ends. The preemption stage
-enforces this limit for the reclaiming gang. `Entitlements` enforces the limit for the other gangs
-of the queue. A lending queue keeps its deserved share plus the tolerated overuse.
+At the end of a session, a queue that reclaimed capacity uses at most its deserved share. The
+preemption stage enforces this limit for the gang that reclaims. The rule `entitlement` enforces the
+limit for the other gangs of the queue. Reclaim leaves to a queue that lends its deserved share plus
+the tolerated overuse.
 
-`LeafQueues` is enabled by `enableHierarchy` of the plugin `capacity`. In Volcano
+The option `enableHierarchy` of the plugin `capacity` enables the rule `leaf-queues`. In Volcano
 (`pkg/scheduler/plugins/capacity`), one gang in a parent queue disables the whole plugin
 (`checkHierarchicalQueue`).
 """
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class SubtreeLimits(Greedy):
-    """Limits the usage of queues, with descendants, to amounts (Q, R) while tasks are placed."""
+    """Limits the usage (Q, R) of each queue and its descendants while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
         self._ledger = ledger
@@ -72,8 +73,8 @@ class SubtreeLimits(Greedy):
 class Capability(Rule):
     """Rule: no queue grows above its own `spec.capability` or an ancestor's.
 
-    The usage of a queue includes pods deleted by users until the pods have ended. Victims of
-    evictions are excluded.
+    Pods that users delete count toward the usage until the pods have ended, whereas victims of
+    evictions do not count.
     """
 
     name = "capability"
@@ -85,7 +86,7 @@ class Capability(Rule):
         If a queue's usage of a resource exceeds its capability, the usage must not increase.
         """
         limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
-        # Usage per queue of tasks that terminate on ready nodes but that no scheduler evicted.
+        # Usage, by queue, of tasks that terminate on ready nodes but were not evicted.
         terminating: dict[str, dict[str, int]] = {}
         for gang in world.snapshot.gangs if limited else ():
             for task in gang.derived(terminating_within_quota):
@@ -111,10 +112,7 @@ class Capability(Rule):
                     yield Violation(self.name, f"queue {queue.name}", detail)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `EnqueueExplanation`.
-
-        The reason states the limit, the usage and the gangs with reservations.
-        """
+        """See `EnqueueExplanation`. The reason states the limit and the usage of the queue."""
         problem, queues = outcome.problem, outcome.problem.queues
         queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
         expected, used, limit = outcome.derived(_expectations)
@@ -184,8 +182,7 @@ class Capability(Rule):
 def find_ceilings(problem: Problem) -> I64:
     """Return each queue's capability (Q, R) minus the usage of its terminating pods.
 
-    The amount is `UNLIMITED` for queues without a capability. The amount is negative if the usage
-    of terminating pods exceeds the capability.
+    The result is `UNLIMITED` without a capability, and may be negative.
     """
     most, held = problem.queues.capability, problem.derived(held_by_terminating)
     return np.where(most < UNLIMITED, most - held, UNLIMITED)
@@ -201,10 +198,10 @@ def _describe_queue(queue: str, at: str) -> str:
 
 
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return each queue's expected usage, usage and limit, each (Q, R) with descendants.
+    """Return three arrays (Q, R) of queues with their descendants: expected usage, usage and limit.
 
-    The usage is the amount in use before the session. The expected usage includes the gangs that
-    the session enqueues.
+    The usage is measured before the session. The expected usage is the missing resources of
+    enqueued gangs (`expected_by_queue`), including the gangs that this session enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
@@ -222,10 +219,10 @@ def _find_top_queues(problem: Problem) -> Bool:
 
 
 def _expectable(problem: Problem) -> I64:
-    """Return the maximum amounts (Q, R) that each queue may use.
+    """Return the limit (Q, R) of the usage of each queue for enqueueing.
 
-    The maximum is at most the capability. For a top-level queue, the maximum is also at most the
-    cluster total minus the guarantees of the other top-level queues.
+    The limit is the capability. For a top-level queue, it is at most the cluster total minus the
+    guarantees of the other top-level queues.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -277,9 +274,9 @@ class _Ceilings(SubtreeLimits):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return the usage (Q, R) of pods that terminate on ready nodes but that no scheduler evicted.
+    """Return the usage (Q, R) of pods that terminate on ready nodes but were not evicted.
 
-    The usage of a queue includes the usage of its descendants. Pods on NotReady nodes are excluded,
+    The usage of a queue includes its descendants. Pods on NotReady nodes are excluded,
     because such a node may never report that a pod has ended.
     """
     snapshot, queues = problem.snapshot, problem.queues
@@ -338,10 +335,7 @@ class Entitlements(Rule):
         return SubtreeLimits(problem, ledger, problem.derived(entitled_amounts))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`.
-
-        The reason names the reclaiming queue and its entitlement.
-        """
+        """See `Rule`. The reason names the reclaiming queue and its entitlement."""
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
@@ -362,7 +356,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return each queue's entitlement (Q, R), with descendants; `UNLIMITED` if it has none."""
+    """Return the entitlement (Q, R) of each queue with its descendants, or `UNLIMITED`."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -375,10 +369,10 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return the amounts (Q, R) that reclaim must leave to each queue; 0 if it deserves none.
+    """Return the amounts (Q, R) that reclaim must leave to each queue.
 
-    `due` (Q, R) contains the deserved shares. The queue annotation
-    `volcano.sh/overuse-tolerance` sets the tolerated overuse.
+    The result is the deserved share `due` (Q, R), plus the overuse that the queue annotation
+    `volcano.sh/overuse-tolerance` allows.
     """
     kept = due.copy()
     for q, queue in enumerate(problem.snapshot.queues):
@@ -390,7 +384,7 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return True for queues with an overuse tolerance, from which reclaim takes capacity first."""
+    """Return whether each queue has an overuse tolerance; reclaim takes from such queues first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 
@@ -459,7 +453,7 @@ def _excluded(problem: Problem) -> Bool:
 
 @dataclass(eq=False)
 class _ParentQueues(Greedy):
-    """Rejects gangs in parent queues, using the mask (G,) of these gangs and the queue indices."""
+    """Rejects gangs in parent queues, given the mask (G,) of these gangs and their queues."""
 
     _excluded: Sequence[bool]
     _queues: Collection[int]

@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal usage and requests: their number and oldest creation time."""
+    """Gangs of a queue with equal usage and requests, their number, and oldest creation time."""
 
     queue: str
     claimed: Amounts
@@ -69,15 +69,15 @@ class _EqualGangs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of the shares: queues, capacity of the nodes, and demand of the gangs."""
+    """What deserved shares depend on: queues, node capacity, and usage and requests of gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
     stakes: frozenset[_EqualGangs]
 
 
-# A session verifies several plans of one snapshot. The inputs of most plans are equal, because
-# victims count as if they still used resources.
+# A session verifies several plans of one snapshot. Most plans have equal inputs, because victims
+# count as if they still used resources.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -124,16 +124,16 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """One of the queues among which a total amount is divided.
+    """A queue that takes part in the division of a resource among sibling queues.
 
     Attributes
     ----------
     floor
-        The guarantee of the queue, or the sum over its child queues if larger, by resource.
+        The larger of the queue's guarantee and the sum of its child queues' floors, by resource.
     demand
         The usage plus the requests of the gangs directly in the queue, by resource.
     own, stake
-        Usage and age of the gangs directly in the queue, and of all gangs in its subtree.
+        The `_Stake` of the gangs directly in the queue, and of all gangs in its subtree.
     ceiling
         The maximum share that the queue can deserve, by resource.
 
@@ -168,7 +168,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
 def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
-    """Return the `_Claim` of each queue, with its descendants' guarantees and demand."""
+    """Return the `_Claim` of each queue, by queue name."""
     own, demand = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
@@ -214,8 +214,8 @@ def _sum_by_queue(
 ) -> tuple[dict[str, _Stake], dict[str, dict[str, int]]]:
     """Return two mappings by queue: the `_Stake` of its direct gangs, and their total demand.
 
-    The demand is the usage plus the requests. Closed queues request nothing. Only gangs with
-    pending requests can be the oldest gang.
+    The demand is the usage plus the requests. Requests in closed queues do not count. Only gangs
+    with requests that count can be the oldest gang.
     """
     claimed: dict[str, dict[str, int]] = {}
     demand: dict[str, dict[str, int]] = {}
@@ -238,7 +238,7 @@ def _sum_by_queue(
 
 
 def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
-    """Return shares by weight within bounds, rounded to whole units by largest remainder."""
+    """Return shares by weight between floors and ceilings, rounded by largest remainder."""
     low = [t.floor.get(resource, 0) for t in takers]
     high = [t.ceiling.get(resource, 0) for t in takers]
     if sum(high) <= total:
@@ -265,11 +265,10 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the remaining total, the total weight, and the queues whose bounds are not binding.
 
-    The shares of the queues whose bounds are not binding are the remaining total, divided by
-    weight. In each round, queues with binding bounds get their bounds, and the rest of the total is
-    divided again. The floors are binding if the total shortage below them is at least the total
-    excess above the ceilings. The ceilings are binding if the total excess is at least the total
-    shortage.
+    The queues whose bounds are not binding divide the remaining total by weight. In each round,
+    queues with binding bounds get their bounds, and the other queues divide the rest again. Floors
+    bind if the total shortage below floors is at least the total excess above ceilings. Ceilings
+    bind if the total excess is at least the total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

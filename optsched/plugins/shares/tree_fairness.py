@@ -1,16 +1,17 @@
 """Fairness over a tree of queues: hierarchical dominant resource fairness and fairness over time.
 
-The objective levels of both rules are the shortfalls from ideal shares at each depth of the tree.
+The objective levels of both rules measure the shortfalls from ideal shares, one level per depth of
+the tree.
 
 Mathematics: models/formulation/hdrf.md and models/formulation/over_time.md.
 
 `HierarchicalDrf` (`enableHierarchy` of the plugin `drf`) follows Bhattacharya et al., "Hierarchical
 scheduling for diverse datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines
-268-367 and 503-548. The queue annotation `volcano.sh/hierarchy` defines its tree, not
-`spec.parent`.
+268-367 and 503-548. The queue annotation `volcano.sh/hierarchy` defines the tree of
+`HierarchicalDrf`, and `spec.parent` defines the tree of `OverTime`.
 
-`OverTime` orders queues by the sum of current and past usage, smallest first. Past usage is halved
-after each half-life, as in Slurm's multifactor priority.
+`OverTime` orders queues by the sum of current and past usage, smallest first. Past usage decays
+with a half-life, as in Slurm's multifactor priority.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class TreeFairness(Rule):
     level_name: ClassVar[str]
 
     def find_contest(self, problem: Problem) -> Contest:
-        """Return the data from which the ideal shares of queues are computed."""
+        """Return the queues and gangs from which the ideal shares are computed."""
         raise NotImplementedError
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
@@ -144,10 +145,10 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 def hierarchy(queue: Queue) -> Path:
-    """Return (name, weight) pairs from the root to a queue; the default path is `root/NAME`.
+    """Return the annotated path of a queue as (name, weight) pairs from the root.
 
-    The last weight of the default path is the queue's weight. A weight that is missing or not a
-    positive number is replaced by 1.
+    Without an annotation, the path is `root/NAME`, and its last weight is the queue's weight. A
+    weight that is missing or not a positive number is replaced by 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
@@ -163,19 +164,19 @@ def hierarchy(queue: Queue) -> Path:
 
 @dataclass(eq=False)
 class _Node:
-    """A node of the queue tree, or a gang in the tree, with the amounts that it uses.
+    """A node of the queue tree, or a gang below such a node, with its usage.
 
     Attributes
     ----------
     gang
         Index of the gang if this is a gang; -1 for a tree node.
     held
-        For a gang, the amounts that it uses. For a tree node, the sum over its children, some of
-        which are scaled down (`ShareTree._refresh`).
+        (R,) usage of the gang, or the sum of the children's usage, some of which is scaled down
+        (`ShareTree._refresh`).
     past
-        Past usage that is added to `held`; empty if there is none.
+        (R,) past usage that is added to `held`; empty without past usage.
     is_full
-        True if the node and all its descendants cannot use more resources.
+        True if no gang in the subtree can use more resources.
 
     """
 
@@ -235,8 +236,8 @@ class ShareTree:
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            # A gang is full if some resource's request is fully allocated to it, or if it requests
-            # an exhausted resource.
+            # A gang is full if its whole request for some resource is allocated, or if it requests
+            # a resource that is exhausted.
             node.is_full = any(
                 need and (not is_open or 0 < need <= have)
                 for have, need, is_open in zip(
@@ -247,8 +248,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # Before the amounts of the children are added up, those of children that can grow are
-            # scaled down to the smallest weighted share of such a child.
+            # The usage of each child that can grow is scaled down to the smallest weighted share
+            # among such children before it is added.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -260,7 +261,7 @@ class ShareTree:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """Return (is full, weighted share) of each tree node on a queue's path from the root."""
+        """Return `is_full` and the weighted share of each node on a queue's path from the root."""
         is_idle = [amount > 0 for amount in self._ledger.idle_total]
         if is_idle != self._open:
             self._open = is_idle
@@ -284,10 +285,10 @@ class ShareTreeOrder(Greedy):
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """See `Order`."""
-        self._note_evictions()
+        self._mark_after_evictions()
         return self._tree.key(queue)
 
-    def _note_evictions(self) -> None:
+    def _mark_after_evictions(self) -> None:
         number = sum(self._ledger.gang_evicted)
         if number != self._num_evicted:
             self._num_evicted = number
@@ -307,7 +308,7 @@ class _TreeOrder(ShareTreeOrder, DrfOrder):
         """
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
-        self._note_evictions()
+        self._mark_after_evictions()
         chosen = []
         for v in victims.tolist():
             loser, released = int(running.gang_of[v]), running.request[v].tolist()
@@ -331,7 +332,7 @@ class OverTime(TreeFairness):
     half_life_ms
         Half-life of past usage in milliseconds.
     keeps_deserved
-        True if queues keep their deserved share regardless of past usage.
+        True if the ideal share of a queue is at least its deserved share despite past usage.
 
     """
 
@@ -360,8 +361,7 @@ class OverTime(TreeFairness):
 def _parent_paths(problem: Problem) -> list[Path]:
     """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
-    A parent queue has an extra child with an empty name that contains the gangs directly in the
-    queue.
+    The gangs directly in a parent queue belong to an additional child with an empty name.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):

@@ -1,8 +1,8 @@
-"""Water filling down a queue tree, which yields the ideal shares for divisible tasks.
+"""Ideal shares for divisible tasks in a queue tree, computed by water filling.
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at a
-time to the leaf with the smallest share. Here tasks are divisible, so all leaves with the smallest
-share rise together. All amounts are fractions of the cluster.
+time to the leaf with the smallest share. With divisible tasks, the shares of all leaves with the
+smallest share rise together. All amounts are fractions of the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tree:
     weight
         (M,) the positive weight of each node.
     past
-        (M, R) past usage that is added to the resources held at each node.
+        (M, R) past usage that is added to the usage at each node.
 
     """
 
@@ -40,18 +40,18 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """Gang classes (axis L): the gangs of one leaf that request resources in the same proportions.
+    """Gang classes (axis L): gangs of one leaf that request resources in the same proportions.
 
     Attributes
     ----------
     home
-        (L,) the leaf of each gang class.
+        (L,) the tree node (a leaf) of each gang class.
     mix
         (L, R) resources that each gang class uses per unit of dominant share.
     sizes
-        L arrays: the dominant shares that the gangs of each class request, ascending.
+        For each of the L classes, the requested dominant shares of its gangs, in ascending order.
     floor
-        (L,) the fraction of its request that each gang of a class holds from the start.
+        (L,) the fraction of its request that each gang of a class gets before the filling.
     use, limit
         (K, L) usage of each limit per unit of dominant share, and (K,) the limits.
 
@@ -68,8 +68,8 @@ class GangClasses:
 def fill_tree(tree: Tree, classes: GangClasses) -> F64:
     """Return the total dominant share (L,) that the gangs of each class have after filling."""
     filling = _Filling(tree, classes)
-    # A step ends when a gang is satisfied, a limit is reached, the shares of two nodes become
-    # equal, or the dominant resource of a node changes.
+    # Each step of the filling ends when a gang is satisfied, a limit is reached, the shares of two
+    # nodes become equal, or the dominant resource of a node changes.
     events = 2 * sum(map(len, classes.sizes)) + len(classes.limit)
     most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(classes.mix.shape[1]))
     for _ in range(most):
@@ -81,8 +81,8 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 class _Filling:
     """The state of water filling, in which all smallest shares rise together, event by event.
 
-    A gang is satisfied if it has its whole request. An unsatisfied gang gets more once the share of
-    its class exceeds the gang's floor.
+    A gang is satisfied if it has its whole request. An unsatisfied gang starts to get more when the
+    share of its class exceeds the floor of the gang.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class _Filling:
         depth = np.zeros(len(tree.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[tree.parent_of[node]] + 1
-        # The nodes below the root: one array of indices per depth, from the root down.
+        # For each depth below the root, from the root down, the indices of the tree nodes.
         self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
         # Number (L,) of gangs of each class, and index (L,) of its first gang in `_size` and
@@ -120,8 +120,8 @@ class _Filling:
             return False
         classes, level = self._classes, self._level[self._classes.home]
         num_unserved = self._number - self._num_served
-        # To compute shares, open gang classes are counted without floors, and closed classes with
-        # the amounts that they hold.
+        # The shares of tree nodes count open gang classes without floors, and closed gang classes
+        # with the dominant shares that their gangs hold.
         even = self._sum[self._start + self._num_served] + num_unserved * level
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, classes, counted)
@@ -143,9 +143,9 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return, for each class, the share at which a gang is next satisfied, and next starts.
+        """Return the shares (L,) at which each class's next gang is satisfied, and next starts.
 
-        Both arrays are (L,). A gang starts when the share of its class exceeds the gang's floor.
+        A gang starts when the share of its class exceeds the floor of the gang.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max
@@ -154,7 +154,7 @@ class _Filling:
         return self._size[self._start + self._num_served], floors
 
     def _update_held(self) -> None:
-        """Update the gangs' shares, and close the gang classes that have reached a limit."""
+        """Update `held`, and close the gang classes that are satisfied or have reached a limit."""
         classes, level = self._classes, self._level[self._classes.home]
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
@@ -175,7 +175,7 @@ class _Filling:
 
 
 class _Levels:
-    """The shares of tree nodes at one point of the filling, and the rate at which each rises."""
+    """The shares of tree nodes during the filling, and the rates at which the shares rise."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], classes: GangClasses, counted: tuple[F64, Bool]
@@ -190,8 +190,8 @@ class _Levels:
         self._is_open[classes.home[growing]] = True
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
-            # The amounts of open nodes are scaled down to the smallest weighted share among their
-            # open siblings and then added to their parents.
+            # The usage of an open node is scaled down to the smallest weighted share among its open
+            # siblings and then added to the parent.
             parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
             self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
             key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
@@ -212,9 +212,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The open nodes with the smallest weighted share rise. A node is free if it can grow
-            # without a larger dominant share, because another resource is dominant. If there are
-            # free nodes, only they rise.
+            # The open nodes with the smallest weighted share rise. If some of these nodes can use
+            # more without a larger dominant share, because another resource is dominant, only they
+            # rise.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

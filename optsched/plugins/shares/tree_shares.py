@@ -1,7 +1,7 @@
 """Ideal shares of queues in a queue tree, computed from a problem or from cluster objects.
 
-Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. A
-plugin defines the tree, and `tree_filling` computes the ideal shares.
+Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. The
+rules in `tree_fairness` define the tree, and `tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Path: TypeAlias = "tuple[tuple[str, float], ...]"
 """(name, weight) pairs of the tree nodes from the root to a queue."""
 
 _FINE = 1_000_000
-"""The unit of shares is 1/`_FINE` of the cluster, but at least one base unit."""
+"""Deserved shares are rounded to units of 1/`_FINE` of the cluster, at least one base unit."""
 
 _GRID = 1000
-"""Remainders are compared in multiples of 1/`_GRID` of a unit."""
+"""Remainders of rounding are compared in multiples of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
-"""Added to shares (in units) before rounding, so that floating-point errors have no effect."""
+"""Number of units added to shares before rounding, so that floating-point errors have no effect."""
 
 _SERVED = 1e-9
-"""The maximum relative difference at which a share counts as equal to the whole request."""
+"""Maximum relative difference at which an ideal amount counts as equal to the whole demand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +53,20 @@ class Contest:
     paths
         (Q,) the path of each queue in the tree.
     past
-        (Q, R) past usage that is added to the resources that each queue holds.
+        (Q, R) past usage that is added to the current usage of each queue.
     resources
         (R,) names of the resources.
     queue_of, demand
         (G,) the queue of each gang, and (G, R) each gang's usage plus requests.
     claimed
-        (Q, R) resources that each queue holds.
+        (Q, R) current usage of each queue.
     total, free
         (R,) allocatable amounts of the cluster, and (R,) the same minus the usage of pods outside
         gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`; -1 if no node has it. The resource `pods` is not divided.
+        Index of the resource `pods`, which is not divided; -1 if no node has this resource.
 
     """
 
@@ -85,7 +85,7 @@ class Contest:
 
     @cached_property
     def scale(self) -> F64:
-        """The share (R,) of the cluster that one base unit is; 0 for pods and absent resources."""
+        """One base unit as a share (R,) of the cluster; 0 for pods and absent resources."""
         counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
         if self.pods >= 0:
             counted[self.pods] = 0.0
@@ -95,8 +95,9 @@ class Contest:
     def ideal(self) -> F64:
         """The ideal amounts (Q, R) of each queue, in base units.
 
-        For the resource `pods`, all gangs of a gang class count like the class's first gang. The
-        result is bit-identical for any order of resources.
+        The amounts of the resource `pods` assume that all gangs of a gang class request as many
+        pods per dominant share as the first gang. The result is bit-identical for any order of
+        resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -133,16 +134,16 @@ class Contest:
         sizes = [np.sort(share[competing[class_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
         homes, tree = _tree(self.paths, self.past * self.scale)
-        # Guaranteed fractions (Q,) of demand, scaled down if the cluster is too small.
+        # The fraction (Q,) of its demand that each queue is guaranteed, scaled down if the cluster
+        # is too small for all guarantees.
         floors = guaranteed_parts(self.guarantee, self._requested)
         floor_use = floors @ self._requested
         exceeds = (floor_use > self.free) & (np.arange(len(floor_use)) != self.pods)
         fits = np.where(exceeds, self.free / np.maximum(floor_use, 1.0), 1.0)
         floors = floors * np.where(self._requested > 0, fits, 1.0).min(axis=1, initial=1.0)
-        # Keep only the limits that the total demand exceeds. The limits are the capacity of the
-        # cluster and the capabilities of queues.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         use, limit = build_limits(self, amounts, queue, self.free, counted)
+        # Only the limits that the total demand exceeds can bind.
         binds = use @ np.array([s.sum() for s in sizes]) > limit
         classes = GangClasses(
             home=homes[queue],
@@ -167,8 +168,8 @@ class Contest:
         """The ideal amounts (Q, R), rounded to units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
-        met deserves exactly its demand, without rounding. The total over all queues never exceeds
-        the cluster's capacity.
+        met deserves exactly its demand. The total over all queues never exceeds the cluster's
+        capacity.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -214,7 +215,7 @@ def build_limits(
 
 
 def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
-    """Return the fraction (Q,) of each queue's demand (Q, R) that its guarantee (Q, R) covers."""
+    """Return the fraction (Q,) of each queue's demand that its guarantee covers, at most 1."""
     named = (guarantee > 0) & (requested > 0)
     parts = np.where(named, guarantee / np.maximum(requested, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
@@ -224,7 +225,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return the tree node (Q,) of each queue, and the tree.
 
-    A parent queue has an additional child node for the gangs directly in the queue.
+    The gangs directly in a parent queue belong to an additional child node.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -252,7 +253,7 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     """Return the decayed average usage (Q, R) of each queue; 0 if the half-life is 0.
 
-    A queue without a usage record is assumed to have always had its current usage.
+    A queue without a usage record is assumed to have had its current usage at all times.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))
@@ -299,10 +300,11 @@ def build_contest(
 
 
 def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
-    """Yield (depth, members (K, Q), deserved amounts (K, R)) per tree level, from the root down.
+    """Yield (depth, members (K, Q), targets (K, R)) for each depth of the tree, from the root down.
 
-    A tree level with the same groups of queues as the level above is skipped. In the last level,
-    each queue is a group.
+    The K tree nodes at a depth group the queues below them, and the target of a node is the sum of
+    its queues' deserved amounts, each at most the demand. A depth with the same groups as the depth
+    above is skipped. At the last depth, each queue is a group.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     requesting = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
@@ -325,7 +327,7 @@ def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, 
 def build_contest_of_world(
     world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
 ) -> tuple[Contest, tuple[str, ...]]:
-    """Return the `Contest` and resource names, from cluster objects, for the verifier."""
+    """Return the `Contest` and its resource names, built from cluster objects for the verifier."""
     snapshot = world.snapshot
     number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
     gangs = [g for g in snapshot.gangs if g.queue in number]

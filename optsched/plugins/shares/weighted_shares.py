@@ -33,8 +33,8 @@ class WeightedShares:
     Attributes
     ----------
     whole, own
-        (Q, R) shares in base units: of each queue with its descendants, and of the gangs directly
-        in each queue.
+        (Q, R) deserved shares in base units: `whole` of each queue with its descendants, and `own`
+        of the gangs directly in each queue.
 
     """
 
@@ -45,8 +45,8 @@ class WeightedShares:
 def sum_supply(problem: Problem) -> I64:
     """Return the allocatable amounts (R,) of ready nodes, minus the usage of pods outside gangs.
 
-    Amounts are in base units. A node contributes 0 if the pods outside gangs exceed its allocatable
-    amount.
+    The result is in base units. A node on which pods outside gangs exceed the allocatable amount of
+    a resource contributes 0.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
     return supply
@@ -73,9 +73,9 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 def shares_by_weight(problem: Problem) -> I64:
     """Return the weighted share (Q, R) of the cluster for the gangs directly in each queue.
 
-    The supply is divided from the top of the tree down, among queues whose subtrees contain gangs.
-    The gangs directly in a parent queue take part in the division like a child queue. Shares are
-    rounded down. Unlike deserved shares, weighted shares do not depend on the requests of gangs.
+    From the root down, the share of each parent queue is divided by weight among its child queues
+    whose subtrees contain gangs, and the gangs directly in the parent queue. Shares are rounded
+    down. Unlike deserved shares, weighted shares do not depend on the requests of gangs.
     """
     queues, tree = problem.queues, _Tree(problem.queues)
     has_own = np.zeros(len(queues.names), np.int64)
@@ -97,7 +97,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class _Terms:
-    """Inputs of the shares, compared by value; they are equal for most problems of a session.
+    """Inputs of the deserved shares, compared by value; most problems of a session share them.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class _Terms:
 def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
-    # The shares if every resource suffices for all demand: the larger of demand and guarantee.
+    # If every resource suffices for all demand, the share is the larger of demand and guarantee.
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -129,8 +129,8 @@ def _share_by(terms: _Terms) -> WeightedShares:
         whole[tree.root] = own[tree.root]
         leaf[tree.root] = False
     own[leaf] = whole[leaf]
-    # Only for contested resources may the deserved share of a queue be below its request. A
-    # resource may count as contested although no queue deserves less than its request.
+    # A queue can deserve less than its demand only for contested resources. The test for contested
+    # resources may return True although every queue deserves its demand.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
@@ -150,7 +150,7 @@ class _Tree:
     Attributes
     ----------
     above
-        (Q,) the parent of each queue, or `TOP` for the top queues and the root queue.
+        (Q,) the parent of each queue; `TOP` for top-level queues and the root queue.
     families
         The child queues of each parent queue. Parent queues are ordered from the top down.
     upwards
@@ -254,9 +254,8 @@ def divide_by_weight(
     takers
         (weight, floor, ceiling) of each participant, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
-        A function of a participant's index and its share rounded down, with a different value for
-        each participant. If remainders are equal, the participant for which the function returns
-        the smallest value gets a unit first.
+        Returns a sort key from a participant's index and its share rounded down; no two keys are
+        equal. Among participants with equal remainders, those with smaller keys get a unit first.
 
     """
     most = [ceiling for _, _, ceiling in takers]
@@ -290,9 +289,9 @@ def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int
     """Return (rest, weights): for λ = rest / weights, bounded shares λ · weight sum to `total`.
 
     The total must be between the sum of the floors and the sum of the ceilings. The sum of the
-    shares is linear in λ between events. An event is a λ at which a share rises above its floor or
-    reaches its ceiling. The λ values of events are compared on a grid that is fine enough to
-    distinguish all fractions with denominators up to the largest weight.
+    shares is linear in λ between events: an event is a λ at which a share rises above its floor or
+    reaches its ceiling. Events are sorted on a grid that separates all fractions with denominators
+    up to the largest weight.
     """
     grid = max(weight for weight, _, _ in takers) ** 2
     events = []

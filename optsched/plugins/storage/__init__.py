@@ -1,1 +1,1 @@
-"""Rules on volumes: claim binding, attach limits of nodes, and volume utilization."""
+"""Rules on volumes: claims, zones of volumes, attach limits of nodes, and utilization scores."""

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The volume limit for a driver on nodes that report none."""
+"""The volume limit that is assumed for a driver on nodes that report no limit."""
 
 Volume: TypeAlias = "tuple[str, str]"
-"""A pair of a driver name and the handle that identifies one of the driver's volumes."""
+"""The name of a driver, and the handle that identifies one of the driver's volumes."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Volumes, keyed by the index of their driver on axis D."""
+"""Requested volumes by the index (axis D) of their driver."""
 
 
 class VolumeLimits(Rule):
@@ -48,7 +48,7 @@ class VolumeLimits(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. Only drivers for which the plan attaches a new volume are checked."""
+        """See `Rule`. Only limits of drivers with a newly attached volume are checked."""
         claims = world.snapshot.claims
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -71,7 +71,8 @@ class VolumeLimits(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`.
 
-        A node must be able to attach all volumes of the class, unless they are already attached.
+        The mask selects nodes that can attach all volumes of the class, or have already attached
+        them.
         """
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
@@ -104,14 +105,14 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Tasks with equal volumes of limited drivers get equal numbers."""
+        """See `VictimRelevance`. Tasks with equal volumes of scarce drivers get equal numbers."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
         return problem.derived(_number_by_volumes)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`. The constraints limit the attached volumes per driver and node."""
+        """See `Rule`. The constraints limit the number of attached volumes per driver and node."""
         facts = nodes.problem.derived(_facts)
         if facts is not None:
             _Rows(nodes, facts).write()
@@ -127,7 +128,7 @@ class VolumeLimits(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may reach a node's volume limit, and the volumes that tasks request.
+    """The scarce drivers, which may reach a node's volume limit, and the requested volumes.
 
     Attributes
     ----------
@@ -135,12 +136,12 @@ class _Facts:
         (D,) names of drivers for which pending tasks request more volumes than some node can
         attach.
     limit, left
-        (D, N) maximum number of volumes on each node, and (D, N) number of additional volumes that
-        each node can attach; negative if a node exceeds its limit.
+        (D, N) maximum number of volumes on each node, and (D, N) number of further volumes that
+        each node can attach; negative on a node that exceeds its limit.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
-        The snapshot from which the problem was compiled.
+        The snapshot of the problem.
 
     """
 
@@ -151,11 +152,11 @@ class _Facts:
     snapshot: Snapshot
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return how many residents use a volume, keyed by node index (only nodes with limits)."""
+        """Return the number of residents that use a volume, by index of the nodes with limits."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """Return the volumes of a task whose drivers may reach the volume limit of a node."""
+        """Return those volumes of a task that belong to scarce drivers."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -166,7 +167,7 @@ class _Facts:
 class _State:
     """Tracks the volumes attached to each node and the number of users of each volume.
 
-    `_attachable` (D, N) is the number of additional volumes that each node can attach.
+    `_attachable` (D, N) is the number of further volumes that each node can attach.
     """
 
     _facts: _Facts
@@ -178,7 +179,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return the mask (N,) of nodes that can attach those volumes not attached to them yet."""
+        """Return the mask (N,) of nodes that can attach all requested volumes they lack."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -187,7 +188,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach those volumes that are not attached to it yet."""
+        """Return whether a node can attach all requested volumes that it lacks."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -210,7 +211,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return the number (N,) of attached volumes, given the users of each volume per node."""
+    """Return the number (N,) of volumes attached to each node, given the users of each volume."""
     number = np.zeros(num_nodes, np.int64)
     for on_node in users:
         number[np.fromiter(on_node, np.int64, len(on_node))] += 1
@@ -218,7 +219,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach a node's volume limit, or None if there are none."""
+    """Return the scarce drivers and the requested volumes, or None without scarce drivers."""
     snapshot, nodes = problem.snapshot, problem.snapshot.nodes
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -255,7 +256,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _number_by_volumes(problem: Problem) -> I64:
-    """Number the running tasks; those with equal volumes of limited drivers get equal numbers."""
+    """Return a number (V,) per running task, equal for equal volumes of scarce drivers."""
     facts, running = problem.derived(_facts), running_tasks(problem)
     return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 
@@ -274,8 +275,8 @@ class _Rows:
         for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
             for volume in facts.of_task(running.tasks[v]):
                 users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
-        # (variable, size) pairs of the groups that use a volume on a node, if all users may be
-        # evicted.
+        # For each volume and node of which all users may be evicted: (variable, size) pairs of the
+        # users' groups.
         self._leaving_users = {
             (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
             for (volume, n), by in users.items()
@@ -291,7 +292,7 @@ class _Rows:
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
-        """Add a constraint for each driver and node where the driver may reach its limit."""
+        """Add a constraint for each driver and node whose limit the placed tasks may reach."""
         for d, driver in enumerate(self._facts.drivers):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
@@ -303,9 +304,11 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Add the constraint: newly attached volumes ≤ remaining limit + detached volumes."""
+        """Add the constraint: newly attached volumes ≤ remaining limit + detached volumes.
+
+        A volume is detached if all its users on the node are evicted.
+        """
         left = int(self._facts.left[d, node])
-        # A 0-1 variable per volume that is 1 only if all its users on the node are evicted.
         goes: dict[Volume, int] = {}
         for volume in self._may_go.get((d, node), ()):
             (goes[volume],) = self._model.add_variables(0, 1).tolist()
@@ -322,7 +325,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """Return a variable that is 1 if a task that uses the volume is placed on the node."""
+        """Return a variable that is 1 if a task that uses `volume` is placed on `node`."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]

@@ -112,18 +112,16 @@ class Volumes(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`.
 
-        Each claim is bound to at most one existing or new volume, and its tasks are placed only on
-        nodes that reach the volume.
-
-        No two claims may be bound to the same volume.
+        Each claim is bound to at most one existing or new volume, and each volume to at most one
+        claim. The tasks of a claim are placed only on nodes that reach its volume.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         supply = problem.derived(_supply)
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():
             chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
-            # (variable, nodes) pairs: the 0-1 variable of each choice, and the nodes on which the
-            # choice is usable.
+            # For each volume that the claim may be bound to: a 0-1 variable, and the mask (N,) of
+            # the nodes that reach the volume.
             choices: list[tuple[int, Bool]] = []
             for volume, variable in zip(claim.volumes, chosen, strict=True):
                 of_volume.setdefault(volume.name, []).append(variable)
@@ -157,7 +155,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Return why no node can run tasks with the claims in `shape`; empty if some node can."""
+    """Return why a claim in `shape` cannot be used on any node; empty if all claims are usable."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:
@@ -176,7 +174,7 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the names of the nodes whose pods already use each scarce claim, keyed by claim.
+    """Return the names of the nodes on which pods already use each scarce claim, by claim key.
 
     Scarce claims may compete for volumes (see `Claim.is_scarce`). A claim that cannot be matched to
     a volume is omitted.
@@ -203,7 +201,7 @@ class _Supply:
     reached
         (N,) mask of the nodes that reach each volume, by volume name.
     reach
-        (V, N) the values of `reached` as rows.
+        (V, N) the masks in `reached` as one array.
     rows
         Row indices in `reach` of each claim's volumes, by claim key.
     allowed
@@ -220,7 +218,7 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Number the nodes (N,); nodes that offer the claims the same volumes get equal numbers."""
+        """Return a number (N,) per node, equal for nodes that reach the same volumes for `keys`."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -229,7 +227,7 @@ class _Supply:
         )
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """Return the volumes to which a claim can be bound if pods on `nodes` use it."""
+        """Return the volumes that a claim may be bound to if pods on all `nodes` use the claim."""
         at = np.array(list(nodes), np.int64)
         fits = self.reach[np.ix_(self.rows[key], at)].all(axis=1)
         volumes = self.claims[key].volumes
@@ -289,7 +287,7 @@ class _VolumeMatching(Greedy):
         for key in keys[1:]:
             allowed &= self._open_nodes(key)
         if len(keys) > 1:
-            # The claims of one task need different volumes.
+            # The claims of one task must be bound to different volumes.
             if task_class not in self._node_groups:
                 self._node_groups[task_class] = self._supply.number_nodes(keys)
             group_of = self._node_groups[task_class]
@@ -309,7 +307,7 @@ class _VolumeMatching(Greedy):
                 self._add_user(key, node, count)
 
     def _add_user(self, key: str, node: int, count: int) -> None:
-        """Add users of a claim on a node; a claim without users is not matched to a volume."""
+        """Add `count` users of a claim on a node; claims with users are matched to a volume."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
@@ -320,7 +318,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return the nodes (N,) that fit one more user of a claim; other claims are ignored."""
+        """Return the mask (N,) of nodes that fit one more user of a claim, without other claims."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -338,7 +336,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """Rule: a node with zone or region labels reaches no volume of another zone or region."""
+    """Rule: tasks on a node with zone labels use only volumes of the node's zone and region."""
 
     name = "volume-zone"
     hard_switch = Switch.PREDICATE
@@ -379,7 +377,7 @@ class VolumeZone(Rule):
 
 
 def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield (claim, label, values) for each zone label of the volumes of the claims in `shape`."""
+    """Yield (claim key, label, values) for each zone label of the volumes that tasks claim."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         for label, values in claim.zones if claim is not None else ():
@@ -388,7 +386,7 @@ def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tup
 
 FULL = 100
 TENTH = 10
-"""The factor that converts configured points (0 to 10) into scores (0 to 100)."""
+"""Factor from configured points (0 to 10) to scores (0 to 100)."""
 
 
 @dataclass(frozen=True)
@@ -409,10 +407,10 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return scores (N,) by the existing volumes to which the class's claims would be bound.
+        """See `Rule`.
 
-        The score is 0 on nodes that lack a volume for a claim or where claims use no existing
-        volume.
+        The score is 0 on nodes on which no existing volume would be bound, or on which a claim
+        cannot be bound.
         """
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
@@ -439,9 +437,9 @@ class VolumeFill(Rule):
         return scores
 
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
-        """Return a score from 0 to 100 for (requested bytes, volume) pairs.
+        """Return the mean score over the storage classes of (requested bytes, volume) pairs.
 
-        The score is the mean over the volumes' storage classes.
+        The score is from 0 to 100.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:
@@ -455,10 +453,7 @@ class VolumeFill(Rule):
         return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
     def _points_at(self, percent: int) -> int:
-        """Return the score at a utilization in percent.
-
-        Interpolated scores are rounded towards zero, as in kube-scheduler.
-        """
+        """Return the score at a utilization in percent, rounded as in kube-scheduler."""
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:
             return shape[0][1]

@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Maximum number of (`GangShape`, domain) pairs for which node classes distinguish domains."""
+"""Maximum number of (gang shape, domain) choices for which node classes distinguish domains."""
 
 _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Masks (N,) of node sets; all tasks of a gang must be placed within one of these sets.
+    """Node sets, as masks (N,), within one of which all tasks of a gang must be placed.
 
-    `are_all` is True if `masks` contains every node set that the gang may use.
+    `are_all` is True if the gang may use no other node set.
     """
 
     masks: Sequence[Bool]
@@ -79,8 +79,8 @@ class NetworkTopology(Rule):
     packs_others
         True if tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
-        The factor by which a tier's weight decreases relative to the tier below, in the score for
-        `packs_others`.
+        Weight of a tier relative to the next lower tier, in the score of tasks without a network
+        topology.
     most_cleared
         Maximum number of domains in which evictions are tried for a gang.
 
@@ -125,7 +125,7 @@ class NetworkTopology(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`; the module `solver.greedy.topology` chooses the domains of gangs."""
+        """See `Rule`. The module `solver.greedy.topology` chooses the domains of gangs."""
         hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.existing)
         return _DomainCheck(problem) if hard else None
 
@@ -154,12 +154,11 @@ class NetworkTopology(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """Return scores that make tasks without a network topology prefer HyperNodes in use.
 
-        The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] / Σ_t
-        fading^t. The index t numbers the existing tiers, starting with the lowest, and `packing` is
-        the relative usage of a domain. If no domain of a tier contains the node, its packing counts
-        as 1 for this tier. Nodes outside HyperNodes therefore come first (Volcano
-        `batchNodeOrderFnForNormalPods`). The score is computed once, at the start of the session,
-        whereas Volcano updates it with every task.
+        The score of node n is Σ_t fading^t · p[n, t] / Σ_t fading^t, where t = 0 is the lowest tier
+        and p[n, t] is the relative usage (`packing`) of the domain of tier t that contains n.
+        Without such a domain, p[n, t] is 1, so nodes outside HyperNodes score highest (Volcano
+        `batchNodeOrderFnForNormalPods`). The score is computed once per session, whereas Volcano
+        updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -177,10 +176,10 @@ class NetworkTopology(Rule):
         return TOP * self.weight * by_domain[forest.leaf_of]
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return the relative usage (D,) of each domain after one more request (R,).
+        """Return the relative usage (D,) of each domain after the placement of a request (R,).
 
-        The relative usage of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] /
-        Σ_r w[r], summed over the requested resources, or 0 if the request does not fit.
+        The relative usage of domain d is Σ_r w[r] · (used[d, r] + request[r]) / allocatable[d, r],
+        divided by Σ_r w[r], over the requested resources r. It is 0 if the request does not fit.
         """
         counted = [
             (r, weight)
@@ -204,10 +203,10 @@ class NetworkTopology(Rule):
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
         """Return node scores (N,) for further tasks of a gang that has tasks in domain `anchor`.
 
-        The score of a node decreases with the tier of the lowest domain that contains the node and
-        the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
-        child domains, the score also increases with the fraction of the gang's tasks in the node's
-        leaf domain.
+        The score of a node decreases with the tier of the lowest domain that contains both the node
+        and the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor
+        has child domains, the score of a node below the anchor increases with the fraction of the
+        gang's tasks in the leaf domain of the node.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -222,7 +221,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """Return the gangs (G,) whose subgroups choose domains, except all-or-nothing gangs."""
+        """Return the mask (G,) of elastic gangs with a subgroup that has a topology request."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -231,7 +230,7 @@ class NetworkTopology(Rule):
         return gangs
 
     def choose_domains(self, form: Formulation) -> None:
-        """Add choices among the widest allowed domains for each constrained gang and subgroup."""
+        """Let gangs and subgroups with a hard topology choose among the widest allowed domains."""
         form.choices = _choices(form, _widest)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -245,7 +244,7 @@ class NetworkTopology(Rule):
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
         """Return the mask (G,) of gangs with a hard topology.
 
-        Returns None if all gang shapes together have at most `MOST_CHOICES` domain choices.
+        Returns None if all gang shapes together have at most `MOST_CHOICES` allowed domains.
         """
         topology = problem.topology
         choices = [
@@ -267,11 +266,11 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why the topology request of a gang allows no placement, or None."""
+        """See `Rule`. The reason is that the topology request of the gang allows no placement."""
         return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return a reason if no allowed domain has capacity for all requested pods, else None."""
+        """See `CapacityExplanation`. The reason is that no allowed domain fits all pods."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
@@ -297,7 +296,7 @@ class NetworkTopology(Rule):
 
 
 def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether all nodes are in a single domain that a topology request allows."""
+    """Return whether some domain that a topology request allows contains all `nodes`."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -352,7 +351,7 @@ class _DomainCheck(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return the mask (C,) of classes with tasks in gangs without a network topology."""
+    """Return the mask (C,) of classes that have a task in a gang without a network topology."""
     has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -362,16 +361,17 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that `bound` allows, or None if it allows every node."""
+    """Return the widest domains that `bound` allows, or None if it does not restrict the nodes."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return the domain choices of gang classes and subgroups; `pick` selects the domains.
+    """Return the choices of domains for gang classes and their subgroups.
 
-    A subgroup chooses among the domains that its gang may use.
+    `pick` returns the domains to choose from. A subgroup chooses among domains that its gang may
+    use.
     """
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
@@ -404,11 +404,12 @@ def _choices(form: Formulation, pick: Pick) -> Choices:
 
 @dataclass(frozen=True, eq=False)
 class TierLevel:
-    """Level: the total of the tiers that gangs and subgroups with a topology request span.
+    """A level that minimises the sum of the tiers that gangs and subgroups span.
 
-    A gang spans the tier of the lowest domain that contains all its running and placed tasks. The
-    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without running or
-    placed tasks counts with its lowest allowed tier.
+    Only gangs and subgroups with a topology request count. A gang spans the tier of the lowest
+    domain that contains all its running and placed tasks. The tier of the whole cluster is the
+    highest tier plus 1. A gang or subgroup without such tasks counts with its lowest allowed
+    tier.
     """
 
     name: str = LEVEL
@@ -427,14 +428,14 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all gangs and subgroups span their lowest allowed tier."""
+        """See `Level`. The result is the value if each gang spans its lowest allowed tier."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return ideal + Σ (tier[d] − least[h]) · v[h, d] over the allowed domains d.
 
-        v[h, d] counts the gangs of class h, or their subgroups, that use domain d. least[h] is
-        their lowest allowed tier, and the ideal is the sum of these tiers over all of them.
+        v[h, d] is the number of gangs of class h, or of their subgroups, that use domain d.
+        least[h] is the lowest tier that class h allows. `ideal` is the result of the method.
         """
         problem = form.problem
         form.choices = _choices(form, candidates)

@@ -1,9 +1,9 @@
 """Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term of a pod if a pod selected by the term runs there. A pod that the plan places there
-also suffices if it is selected but does not carry the term. If every selected pod carries the term
-itself, these pods must all start in one domain.
+affinity term of a pod if a pod that the term selects runs there. A selected pod that the plan
+places there also suffices if it does not carry the term. If every selected pod carries the term,
+all these pods must start in one domain.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Filter out nodes by anti-affinity between the tasks and residents, in both directions."""
+        """See `Rule`. The mask excludes nodes by anti-affinity between the class and residents."""
         if not problem.relations.terms:
             return None
         allowed = np.ones(problem.num_nodes, np.bool_)
@@ -96,7 +96,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running pods with anti-affinity to the class, in either direction."""
+        """See `Blocking`. The blockers are running tasks with anti-affinity in either direction."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -113,7 +113,7 @@ class PodAffinity(Rule):
         return "did not satisfy pod affinity or anti-affinity"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a class carries affinity terms or is selected by pending tasks' terms."""
+        """See `Rule`. The class carries a term, or a term of a pending task selects the class."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -132,7 +132,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints per affinity term and domain (models/formulation/pod_affinity.md)."""
+        """See `Rule`. The constraints are in models/formulation/pod_affinity.md."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti_affinity(nodes, m)
@@ -141,9 +141,9 @@ class PodAffinity(Rule):
                 _encode_affinity(nodes, m)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks that the same terms select get equal numbers.
+        """See `VictimRelevance`. Running tasks that the same affinity terms select are equivalent.
 
-        Once the selected running tasks are evicted, pods that select each other may start in
+        After the eviction of these running tasks, pending pods that select each other may start in
         another domain.
         """
         relations = problem.relations
@@ -156,7 +156,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
-    """Return the mask (N,) of nodes in domains that contain a node with a positive count."""
+    """Return the mask (N,) of the domains of term `m` that contain a positive count (N,)."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -168,11 +168,15 @@ def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class _AntiAffinity:
-    """The anti-affinity terms of one topology key that a class carries or that select it.
+    """The anti-affinity terms of one topology key that a task class carries or that select it.
 
-    Terms with the same topology key have the same domains; `m` is the index of one such term.
-    `carried` contains the indices of the terms that the class carries, and `selecting` the indices
-    of the terms that select the class.
+    Attributes
+    ----------
+    m
+        Index of one of the terms; all of them have the same domains.
+    carried, selecting
+        Indices of the terms that the class carries, and of the terms that select the class.
+
     """
 
     m: int
@@ -180,10 +184,10 @@ class _AntiAffinity:
     selecting: I64
 
     def find_excluded_nodes(self, problem: Problem, has_selected: Bool, has_carrier: Bool) -> Bool:
-        """Return the mask (N,) of nodes in domains that a task of the class must not use.
+        """Return the mask (N,) of nodes that a task of the class must not use.
 
-        `has_selected` and `has_carrier` are masks (M, N): whether a node has a pod that the term
-        selects, and whether it has a pod that carries the term.
+        The masks `has_selected` and `has_carrier` (M, N) are True for nodes with a pod that a term
+        selects, or that carries the term.
         """
         is_taken: Bool = np.logical_or.reduce(has_selected[self.carried])
         is_taken |= np.logical_or.reduce(has_carrier[self.selecting])
@@ -196,7 +200,7 @@ def _find_residents(problem: Problem) -> tuple[Bool, Bool]:
 
 
 def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
-    """Return a class's own anti-affinity terms and those that select it, per topology key."""
+    """Return the anti-affinity terms that a class carries or that select it, per topology key."""
     known = problem.derived(_anti_affinity_cache)
     if task_class not in known:
         relations = problem.relations
@@ -224,7 +228,7 @@ def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
 
 
 def _by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
-    """Return the anti-affinity terms among `numbers`, grouped by index of the topology key."""
+    """Return the anti-affinity terms among `numbers`, by index of their topology key."""
     terms = np.array(numbers, np.int64)
     key_of = problem.derived(_anti_affinity_keys)[terms]
     return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
@@ -284,19 +288,15 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 class _TermCounts:
     """Counts (M, N) of pods per term and node.
 
-    The masks (M, N) `is_positive` and `stays_positive` are kept up to date with the counts, because
-    a class may have to read the rows of thousands of terms.
+    Masks are updated with the counts, because comparing the counts of thousands of terms for each
+    task class would be slow.
 
     Attributes
     ----------
-    counts
-        All pods.
-    leaving
-        The pods among them that terminate or are evicted.
-    is_positive
-        Whether there are pods.
-    stays_positive
-        Whether there are pods that do not leave.
+    counts, leaving
+        (M, N) number of pods, and number of these pods that terminate or are evicted.
+    is_positive, stays_positive
+        (M, N) True if a pod counts, and True if a pod counts that is not leaving.
 
     """
 
@@ -307,14 +307,14 @@ class _TermCounts:
         self.stays_positive: Bool = staying > 0
 
     def add(self, terms: I64, nodes: I64, numbers: I64) -> None:
-        """Add `numbers` (n,) pods on `nodes` (n,) to the counts of each of the `terms` (m,)."""
+        """Add `numbers` (n,) of pods on `nodes` (n,) to the counts of each term in `terms` (m,)."""
         if len(terms):
             at = terms[:, None], nodes
             np.add.at(self.counts, at, numbers)
             self._refresh(at)
 
     def release(self, terms: I64, node: int, number: int) -> None:
-        """Count `number` more pods of a node as evicted, for each of the `terms` (m,)."""
+        """Count `number` more pods on a node as leaving, for each term in `terms` (m,)."""
         self.leaving[terms, node] += number
         self._refresh((terms, node))
 
@@ -325,9 +325,9 @@ class _TermCounts:
 
 
 class _SelectedCounts(Greedy):
-    """Counts, per node, the pods that each term selects and the pods that carry each term.
+    """Tracks, per term and node, the number of pods that the term selects or that carry it.
 
-    Nominated pods count for anti-affinity. Only placed and running pods satisfy affinity terms.
+    Nominated pods count for anti-affinity, but only placed and running pods satisfy affinity terms.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -361,9 +361,9 @@ class _SelectedCounts(Greedy):
             leave = selected.leaving[m] if later else 0
             near = _in_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
-                # If no domain has a selected pod, pods that select each other may start in a domain
-                # with nominated pods that the term selects. If there are none, they may start in
-                # any domain.
+                # If the term selects no placed or running pod, pods that select each other may
+                # start in a domain with selected nominated pods. Without such a domain, the pods
+                # may start in any domain.
                 near = _in_domains(problem, m, selected.counts[m] - leave)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
@@ -390,20 +390,20 @@ class _SelectedCounts(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class _Supply:
-    """A term's domains (N,), and the variables that count each class's tasks on each node."""
+    """The domain (N,) of each node for one term, and the task variables (C, N) of a node model."""
 
     _model: LinearModel
     _supplied: I64
     _domain: I64
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
-        """Return the variables of the classes' tasks on the nodes of a domain."""
+        """Return the variables that count tasks of the classes on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Add the constraint Σ variables ≤ 0, which forbids the tasks that they count."""
+        """Add the constraint Σ variables ≤ 0, so that no task is placed."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
@@ -423,10 +423,10 @@ class _Supply:
 
 
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that carry and match term `m`, and those that do only one of the two.
+    """Return the classes that term `m` selects and that carry it, and the classes with only one.
 
     The second list contains the classes that only carry the term, and the third list the classes
-    that only match it.
+    that the term only selects.
     """
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
@@ -468,9 +468,9 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
 
 
 def _encode_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that place pods with an affinity term near selected pods or in a new domain.
+    """Add constraints that place pods with an affinity term in domains with selected pods.
 
-    Selected running tasks that may be evicted are counted in groups per domain.
+    Pods that select each other may also start in one new domain, without selected pods.
     """
     problem, model, evictions = nodes.problem, nodes.model, nodes.evictions
     both, carriers, selected = _split_classes(problem, m)
@@ -494,7 +494,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         flag = supply.add_presence(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(groups[d]):
-            # The variable `stays` can be 1 only if at least one task of the groups is not evicted.
+            # The variable `stays` can be 1 only if a task of the domain's groups is not evicted.
             (stays,) = model.add_variables(0, 1)
             remaining = np.append(evictions.leave[groups[d]], stays)
             model.add_rows(0, remaining, 1, upper=int(may_leave[d]))
@@ -502,13 +502,13 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # A new domain is started only if one of the pods that select each other is placed there.
+        # Pods can start in a new domain only if one of the pods that select each other is there.
         model.add_rows(0, np.append(peers, start), np.append(-np.ones_like(peers), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        # A new domain may be started only if all tasks of the groups are evicted. Per group:
-        # number of tasks · Σ start ≤ number of evicted tasks.
+        # Pods can start in a new domain only if all selected running tasks are evicted. For each
+        # group of these tasks: number of tasks · Σ start ≤ number of evicted tasks.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
@@ -519,13 +519,13 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
 
 @dataclass(eq=False)
 class _TasksByDomain:
-    """The tasks on all nodes after the plan, grouped by topology domain."""
+    """All running and placed tasks, grouped by topology domain."""
 
     world: World
     _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
     def excluding(self, node: Node, task: Task) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield (other task, term) pairs whose anti-affinity term excludes a task from a node."""
+        """Yield (other task, anti-affinity term) pairs that exclude a task from a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             terms = {} if value is None else by_value.get(value, {})
@@ -584,14 +584,14 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """The domains of one topology key that contain pods selected by all the given affinity terms.
+    """The domains of one topology key with pods that all given affinity terms select.
 
     Attributes
     ----------
     peers
         Domains with a selected pod that the plan places and that has exactly these terms.
     others
-        Domains with any other selected pod.
+        Domains with another selected pod.
     is_fresh
         True if the plan places all selected pods that are in a domain.
 

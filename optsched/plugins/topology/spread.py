@@ -1,7 +1,7 @@
-"""Topology spread: the number of selected pods differs by at most maxSkew between domains.
+"""Topology spread: counts of selected pods in two domains differ by at most maxSkew.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks with the constraint are assumed to be placed before selected tasks that do not have it.
+Tasks with a spread constraint are assumed to be placed before selected tasks without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Spread(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         shapes = dict.fromkeys(p.task.shape for p in world.placements)
-        # Eligible nodes depend only on the task's `TaskShape` and the term's policies.
+        # The nodes that count for a term, by `TaskShape` and by the node policies of the term.
         known: dict[tuple[TaskShape, bool, bool], dict[str, Node]] = {}
         for shape, term in ((s, term) for s in shapes for term in s.spread if term.required):
             policies = shape, term.honour_taints, term.honour_affinity
@@ -77,7 +77,7 @@ class Spread(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow only nodes that have the topology keys of all spread constraints."""
+        """See `Rule`. The mask selects nodes with the topology keys of all spread constraints."""
         allowed: Bool | None = None
         for m in _terms_of(problem, task_class):
             labelled = problem.relations.domain_of[m] >= 0
@@ -102,17 +102,14 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks counted by the same constraints get equal numbers."""
+        """See `VictimRelevance`. Running tasks that the same constraints count are equivalent."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints on the pod count of each domain.
+        """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
-        For each domain d, least ≤ count[d] and count[d] ≤ least + maxSkew. The variable `least`
-        stands for the smallest count.
-
-        The maxSkew constraint is enforced only if a task with the spread constraint is placed in
-        domain d.
+        count[d] is the number of selected pods in d, and the variable `least` is the smallest
+        count. The second constraint holds only if a task with the spread constraint is placed in d.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
@@ -167,7 +164,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 class _Domains:
-    """The domains of a spread term; they depend on the nodes that are eligible for the task class.
+    """The domains of a spread term for a task class.
 
     Attributes
     ----------
@@ -176,8 +173,8 @@ class _Domains:
     number
         Number of domains of the term.
     eligible
-        (N,) mask of nodes whose pods the term counts. As upstream, a node is eligible only if it
-        has the topology keys of all spread constraints of the class.
+        (N,) mask of the nodes whose pods the term counts. As upstream, a node counts only if it has
+        the topology keys of all spread constraints of the class.
     present
         The domains with at least one eligible node.
 
@@ -221,9 +218,9 @@ class _SpreadCounts(Greedy):
     """Tracks the number of selected tasks per domain while tasks are placed or nominated.
 
     The order in which tasks are placed must not affect whether the constraints hold. A task must
-    therefore not violate the constraint of another task that was placed in the same domain before.
-    Selected tasks without the constraint are assumed to be placed last. A nominated task counts
-    only in the state after terminating pods have ended.
+    therefore not violate the constraint of an earlier task in the same domain. Selected tasks
+    without the constraint are assumed to be placed last. A nominated task counts only if
+    terminating pods are assumed to have ended.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -247,20 +244,20 @@ class _SpreadCounts(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return the nodes (N,) that may take one more task of a class, or None for all nodes."""
+        """Return the mask (N,) of nodes that may take a task of a class, or None for all nodes."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
             count = domains.count_by_domain(counts.selected[m])
             fits = count + int(is_counted) - domains.smallest_count(count) <= domains.term.max_skew
             open_to = domains.nodes(fits)
-            # A selected task must also respect the constraints of tasks placed earlier.
+            # A selected task must also respect the constraints of tasks that were placed earlier.
             for other, placed in counts.placed.items() if is_counted else ():
                 theirs = self._domains[other].get(m)
                 if theirs is not None:
                     count = theirs.count_by_domain(counts.selected[m])
                     full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
-                    # The constraint of the class `other` matters only in domains with its tasks.
+                    # The constraint of the class `other` applies only to domains with its tasks.
                     occupied = np.zeros(theirs.number, np.bool_)
                     occupied[theirs.domain_of[(placed > 0) & (theirs.domain_of >= 0)]] = True
                     open_to &= ~(theirs.nodes(full & occupied) & theirs.eligible)
@@ -280,7 +277,7 @@ class _SpreadCounts(Greedy):
 
 @dataclass(eq=False)
 class _Counts:
-    """Counts of selected pods (M, N) by term and node, and of placed tasks (N,) by class."""
+    """Number of selected pods (M, N) per term and node, and of placed tasks (N,) by class."""
 
     selected: I64
     placed: dict[int, I64] = field(default_factory=dict, init=False)
@@ -297,7 +294,7 @@ class _Counts:
 
 
 def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
-    """Return whether a spread term of tasks with the given shape counts pods on a node."""
+    """Return whether `term`, a spread term in `shape`, counts the pods on a node."""
     labels = {t.topology_key for t in shape.spread if t.required}
     if not node.ready or not labels <= node.labels.keys():
         return False

@@ -1,4 +1,4 @@
-"""Affinity between roles of a job: tasks with affinity form a bucket that prefers one node.
+"""Affinity between the roles of a job: tasks with affinity form a bucket that prefers one node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
 PodGroup annotations list roles with affinity and roles with anti-affinity.
@@ -36,13 +36,13 @@ TOP = 100.0
 ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
 
 _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
-"""Ranks of roles; tasks of higher-ranked roles join buckets first (`affinityPriority`)."""
+"""Ranks of roles; tasks of roles with larger ranks join buckets first (`affinityPriority`)."""
 
 _LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-20}
 """The load of one base unit of each resource; 1000 for resources that are not listed."""
 
 _Pair = frozenset[str]
-"""A pair of roles; a set with one role stands for the role paired with itself."""
+"""A pair of roles, as a set; a set with one role stands for the pair of the role with itself."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Roles:
     rank
         Rank of each role that is in a pair; a larger rank comes first.
     place
-        Rank of each role in the user's order; a larger rank comes first.
+        Rank of each role in the task order annotation; a larger rank comes first.
 
     """
 
@@ -95,7 +95,7 @@ class Roles:
     place: Mapping[str, int]
 
     def sum_affinity(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many more tasks have affinity to a role than anti-affinity to it."""
+        """Return the number of tasks with affinity to a role minus those with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.count_separated_tasks(role, others)
 
@@ -104,14 +104,14 @@ class Roles:
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
-        """Return the sort key of a role: its position in the task order, then its rank."""
+        """Return the sort key of a role: its rank in the task order, then its rank by affinity."""
         return (-self.place.get(role, 0), -self.rank.get(role, 0))
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Return the affinities and role order in PodGroup annotations, or None if absent or invalid.
+    """Return the roles in PodGroup annotations, or None if the annotations are absent or invalid.
 
-    A group that names a role twice is reported in `remarks` and invalidates all role annotations,
+    A group that lists a role twice is reported in `remarks` and makes all role annotations invalid,
     as in Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
@@ -158,19 +158,18 @@ def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
 
 @dataclass(eq=False, slots=True)
 class _Bucket:
-    """A bucket: tasks that should be placed on the same node.
+    """Tasks of a gang that should be placed on the same node.
 
     Attributes
     ----------
     roles
         Number of running and waiting tasks by role.
     entries
-        The entry (set of equal tasks) of each task that was pending at the session start, in
-        placement order.
+        The entry (set of equal tasks) of each pending task of the bucket, in placement order.
     placed
-        Number of placed tasks by entry.
+        Number of placed tasks of the bucket, by entry.
     on_node
-        Number of running and placed tasks by node.
+        Number of running and placed tasks of the bucket, by node.
     load
         The total request of the waiting tasks as one number (Volcano: `reqScore`).
 
@@ -186,7 +185,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its entry (set of equal tasks), and its request's load."""
+    """A waiting task, the index of its entry (set of equal tasks), and the load of its request."""
 
     task: Task
     entry: int
@@ -240,10 +239,10 @@ class _Plan:
         (entry, number) pairs: consecutive tasks of one entry (set of equal tasks), in placement
         order.
     next_of
-        Maps an entry to the bucket of each task, in placement order; None for a task without a
+        The buckets of the tasks of each entry, in placement order; None for a task without a
         bucket.
     role_of
-        Maps each entry to the role of its tasks.
+        The role of the tasks of each entry.
     largest
         Number of tasks in the largest bucket.
     on_node
@@ -263,7 +262,6 @@ class _Plan:
 
     @classmethod
     def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
-        """Return the `_Plan` of a gang that has waiting tasks."""
         number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
         standing = [
             task
@@ -323,7 +321,7 @@ class _Plan:
 def _placement_order(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return a sort key: priority, then larger buckets first and tasks without a bucket last."""
+    """Return the sort key of a task: by priority, then larger buckets first, no bucket last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
@@ -354,8 +352,8 @@ class _Buckets(Greedy):
         """Return node scores (N,) for the next task of an entry (a set of equal tasks).
 
         The score is proportional to the number of the bucket's tasks that run on the node or still
-        fit there, including the next task. The number of tasks on the node that have anti-affinity
-        to the next task is subtracted.
+        fit on it, including the next task. Tasks on the node with anti-affinity to the next task
+        reduce the score.
         """
         bucket = plan.bucket(entry)
         if bucket is None:
@@ -369,7 +367,7 @@ class _Buckets(Greedy):
                 others.append(self._request(gang, waiting))
         count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
-        # Tasks are dropped from the end of the bucket until the remaining tasks fit.
+        # The last tasks of the bucket are dropped until the other tasks fit the node.
         dropped = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
         lacking = own + dropped[-1] - self._future_idle
         needed = [np.searchsorted(dropped[:, r], lacking[:, r]) for r in range(len(own))]
