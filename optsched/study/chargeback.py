@@ -199,14 +199,6 @@ def user_of(gang: Gang) -> str:
 # --- charges of a replay -------------------------------------------------------------------------
 
 
-def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) -> Chargeback:
-    """Return the charges of a replay up to its last event."""
-    book = Charging(trace, warm_up_ms)
-    for event in events:
-        book.add_event(event)
-    return book.total()
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The GPU and CPU capacity, in thousandths, that a task has held on a node since `since_ms`."""

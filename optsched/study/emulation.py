@@ -20,7 +20,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.shares.tree_shares import find_half_life
-from optsched.session.session import SessionContext, run_session
+from optsched.session.session import run_session
 from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from optsched.formats.codec.pods.reader import DecodeOptions
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
+    from optsched.session.session import SessionContext
 
 
 COMPLETE_ANNOTATION = "optsched.io/complete"
-FAIL_ANNOTATION = "optsched.io/fail"
 
 
 class EmulatedCluster:
@@ -46,13 +46,13 @@ class EmulatedCluster:
     def __init__(
         self,
         policy: Policy,
-        context: SessionContext | None = None,
+        context: SessionContext,
         options: DecodeOptions | None = None,
     ) -> None:
         self.now_ms = 0
         self.last_plan: Plan | None = None
         self._policy = policy
-        self._context = context or SessionContext()
+        self._context = context
         self._options = options
         self._objects: dict[tuple[str, str], dict[str, Any]] = {}
         self._problem: Problem | None = None
@@ -82,15 +82,15 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, finish pods annotated as complete or failed, then run a session."""
+        """Advance the time, finish pods annotated as complete, run a session and bind its pods.
+
+        Bound pods run immediately.
+        """
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
-            annotations = pod["metadata"].get("annotations", {})
-            if pod.get("status", {}).get("phase") == "Running":
-                if COMPLETE_ANNOTATION in annotations:
-                    pod["status"] = {"phase": "Succeeded"}
-                elif FAIL_ANNOTATION in annotations:
-                    pod["status"] = {"phase": "Failed"}
+            is_running = pod.get("status", {}).get("phase") == "Running"
+            if is_running and COMPLETE_ANNOTATION in pod["metadata"].get("annotations", {}):
+                pod["status"] = {"phase": "Succeeded"}
         snapshot = assemble(self._objects.values(), self._options, self.now_ms).snapshot
         report = run_session(
             self._usage.noted(snapshot, find_half_life(self._policy.rules)),
@@ -98,13 +98,8 @@ class EmulatedCluster:
             self._context,
             self._problem,
         )
-        self._problem = report.problem
-        self.carry_out(report.plan)
-
-    def carry_out(self, plan: Plan) -> None:
-        """Execute a plan; bound pods run immediately."""
-        self.last_plan = plan
-        for action in plan.actions:
+        self._problem, self.last_plan = report.problem, report.plan
+        for action in report.plan.actions:
             if isinstance(action, Allocate):
                 pod = self._objects["Pod", action.task]
                 pod["spec"] = {**pod["spec"], "nodeName": action.node}

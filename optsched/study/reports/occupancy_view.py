@@ -117,7 +117,10 @@ def grid_note(num_gangs: int) -> str:
 
 
 def grid_film(
-    chart: tuple[str, Sequence[Key], Sequence[Table], str],
+    title: str,
+    legend: Sequence[Key],
+    tables: Sequence[Table],
+    note: str,
     grid: Grid,
     shown: int,
     at: Sequence[float],
@@ -125,10 +128,9 @@ def grid_film(
 ) -> Film:
     """Return a grid with a slider that selects the instant.
 
-    `chart` is (title, legend, tables, note). `at` lists the instants, as fractions of the time
-    axis. `captions` lists the grid's caption at each instant.
+    `shown` is the index of the instant that is selected first. `at` lists the instants, as
+    fractions of the time axis. `captions` lists the grid's caption at each instant.
     """
-    title, legend, tables, note = chart
     data: dict[str, Any] = {
         "at": list(at),
         "captions": list(captions),
@@ -291,7 +293,7 @@ def film(view: View) -> Film:
         f"{count_text(number, 'gang')} waiting"
         for at, milli, number in zip(instants.tolist(), held, numbers, strict=True)
     ]
-    return grid_film((title, keys, tables, note), grid, view.frame_shown, at, captions)
+    return grid_film(title, keys, tables, note, grid, view.frame_shown, at, captions)
 
 
 def _gpu_grid(view: View) -> tuple[Grid, list[int]]:

@@ -214,7 +214,7 @@ def plan_film(data: PlansData) -> Film:
         keys.append(Key("others", "pods of other schedulers"))
     at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]
     title = f"Gangs on each {data.lanes.unit}"
-    return grid_film((title, keys, tables, note), grid, min(1, len(captions) - 1), at, captions)
+    return grid_film(title, keys, tables, note, grid, min(1, len(captions) - 1), at, captions)
 
 
 def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:

@@ -138,24 +138,6 @@ class JobTimes:
     finish_time_fairness: float | None = None
 
 
-def measure(
-    trace: Trace,
-    events: Iterable[Event],
-    *,
-    warm_up_ms: int = 0,
-    session_seconds: Sequence[float] = (),
-) -> Metrics:
-    """Compute the metrics of a replay.
-
-    `events` is the record of the replay of `trace`. Events in the first `warm_up_ms` milliseconds
-    are not measured. `session_seconds` lists the wall-clock times of the sessions, if measured.
-    """
-    sweep = Measuring(trace, warm_up_ms)
-    for event in events:
-        sweep.add_event(event)
-    return sweep.metrics(session_seconds)
-
-
 def spread(values: Iterable[float]) -> Spread | None:
     """Return the mean and nearest-rank percentiles of values, or None if there are none."""
     ordered = sorted(values)

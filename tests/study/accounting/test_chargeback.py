@@ -18,7 +18,6 @@ from optsched.policy.load import load_policy
 from optsched.study.chargeback import (
     HOUR_US,
     Amounts,
-    chargeback,
     chargeback_of_snapshots,
     hours_text,
     of_json,
@@ -36,9 +35,9 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.synthetic_traces import GavelTrace
+from tests.support.replays import chargeback, measure
 from tests.support.small import gang, node, shape
 
 S = 1000

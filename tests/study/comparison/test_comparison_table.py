@@ -12,7 +12,8 @@ from optsched.study.chargeback import Chargeback
 from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
 from optsched.study.comparison.comparison_table import Comparison, Row
 from optsched.study.comparison.grid import columns_of
-from optsched.study.simulation.simulation_metrics import JobTimes, Metrics, as_json, measure
+from optsched.study.simulation.simulation_metrics import JobTimes, Metrics, as_json
+from tests.support.replays import measure
 
 FINISHED, MAKESPAN, JCT, QUEUEING = (
     next(f for f in FIGURES if f.name == n)

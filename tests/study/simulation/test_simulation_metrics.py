@@ -22,7 +22,8 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.simulation_metrics import Spread, jain_index, measure, spread
+from optsched.study.simulation.simulation_metrics import Spread, jain_index, spread
+from tests.support.replays import measure
 from tests.support.small import gang, node, shape
 
 S = 1000

@@ -18,7 +18,6 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import UNEXPLAINED, SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.chargeback import chargeback
 from optsched.study.simulation.record import (
     Event,
     Finish,
@@ -32,11 +31,10 @@ from optsched.study.simulation.record import (
     lines,
 )
 from optsched.study.simulation.replay_trace import trace_of
-from optsched.study.simulation.simulation_metrics import measure
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.synthetic_traces import GavelTrace
 from tests.support.effort import nightly_except
-from tests.support.replays import record_in_parts, times
+from tests.support.replays import chargeback, measure, record_in_parts, times
 from tests.support.small import gang, node, random_cluster, shape
 
 S = 1000
