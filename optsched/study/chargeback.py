@@ -301,7 +301,6 @@ class Charging:
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
     def _begin_usage(self, job: _Job, places: Iterable[Place]) -> None:
-        """Start to charge tasks for the capacity that they hold on their nodes."""
         since_ms = max(self._now_ms, self._from_ms)
         for place in places:
             shape = job.shapes[place.task]
@@ -309,7 +308,6 @@ class Charging:
             job.usages[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _end_usage(self, job: _Job, tasks: Iterable[str]) -> None:
-        """Charge tasks for their usage until now, and stop charging them."""
         held = (job.usages.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 

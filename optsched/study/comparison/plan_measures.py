@@ -118,7 +118,6 @@ class _After:
                 book.allocate(task.shape, shares.get(task.key, task.shared_gpus))
 
     def shares(self) -> Mapping[str, float]:
-        """Return the dominant share of each queue that has allocations or requests."""
         total = Counter[str]()
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
@@ -134,7 +133,6 @@ class _After:
         }
 
     def allocation(self) -> float | None:
-        """Return the allocated fraction of all GPUs, or of all CPUs in a cluster without GPUs."""
         gpus = sum(gpus_of(self._nodes[name]) for name in self._gpu_books)
         if gpus:
             used = 0
@@ -147,10 +145,6 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """Return the fraction of idle GPU capacity that typical pods cannot use.
-
-        Returns None if no GPU is idle or no gang has pods.
-        """
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         idle = sum(sum(book.free) for book in self._gpu_books.values())
         if not idle or not arrivals:

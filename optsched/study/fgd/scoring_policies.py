@@ -185,7 +185,6 @@ class _Tightest:
     requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return each node's fullest GPU (S,) with enough idle capacity, the first one on ties."""
         fits = states.free >= self.requests.milli[classes][:, None]
         found: I64 = np.where(fits, states.free, WHOLE + 1).argmin(axis=1)
         return found

@@ -160,7 +160,6 @@ class Refill:
             self.model.add(cp_model.LinearExpr.sum(variables) <= int(pool.supply[k]))
 
     def _add_node(self, n: int) -> None:
-        """Add a node's GPU variables and constraints."""
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):

@@ -184,7 +184,6 @@ def _split_evenly(whole: int, number: int) -> list[int]:
 
 
 def _limits(gpus: int) -> dict[str, object]:
-    """Return the deserved resources, capability and guarantee of a queue."""
     return {
         "deserved": {GPU: str(gpus)},
         "capability": {GPU: str(gpus + gpus // 2)},

@@ -156,7 +156,6 @@ class _Search:
 
     @property
     def _num_best(self) -> int:
-        """Number of bins in the best packing so far."""
         return _count_bins(self.best)
 
     def _is_late(self) -> bool:
@@ -213,7 +212,6 @@ class _Search:
     # --- column generation -----------------------------------------------------------------------
 
     def _generate_columns(self) -> None:
-        """Generate columns until the lower bound is met or cannot improve."""
         from optsched.study.packing.column_generation import Columns
 
         pool = every_bin(self._items, self._is_late)
@@ -291,7 +289,6 @@ class _Search:
 
 
 def _count_bins(bins: Iterable[Copies]) -> int:
-    """Return the number of bins in a packing."""
     return sum(copies for _, copies in bins)
 
 

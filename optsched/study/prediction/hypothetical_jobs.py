@@ -182,7 +182,6 @@ class _Predictor:
         )
 
     def _run_session(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
-        """Decode the objects and run a session on them; return the decoded cluster and the plan."""
         settings = self._settings
         read = assemble(objects, settings.options, self._now_ms)
         return read, run_session(read.snapshot, settings.policy, settings.context).plan
@@ -204,7 +203,6 @@ class _Predictor:
     def _predict_gang(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Prediction:
-        """Derive a gang's prediction from a plan's actions and pending reasons."""
         bound, kept = _nodes_of(plan, gang, Allocate), _nodes_of(plan, gang, Nominate)
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
@@ -286,7 +284,6 @@ class _Predictor:
         return replace(prediction, start=Start.NEVER, reason=alone.reason)
 
     def _predict_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
-        """Return the gang with the given key, and its prediction in a cluster of `objects`."""
         read, plan = self._run_session(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._predict_gang(gang, plan, read.snapshot, {})
@@ -301,7 +298,6 @@ def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
-    """Return a copy of the object with `now_ms` as its creation timestamp."""
     return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
 
 
@@ -309,12 +305,10 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 
 
 def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
-    """Return the nodes of a gang's pods for which the plan has an action of type `kind`."""
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
 
 
 def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Return the keys of the gangs with at least one pod that the plan binds."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}

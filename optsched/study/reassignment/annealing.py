@@ -116,7 +116,6 @@ class Annealing:
         return np.unique(np.concatenate([large, self._order[self._next - more : self._next]]))
 
     def _noise_for(self, values: F64) -> F64:
-        """Return Gumbel noise with the same shape as `values`."""
         start = int(self._random.integers(_NOISE - values.size))
         return self._noise[start : start + values.size].reshape(values.shape)
 

@@ -439,7 +439,6 @@ def sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
 
 
 def _all_resources(true: Bool) -> Bool:
-    """Return whether all values along the first axis are true."""
     found: Bool = np.logical_and.reduce(true, axis=0)
     return found
 

@@ -102,7 +102,6 @@ def better_prices(
 
 
 def _top(instance: Instance) -> float:
-    """Return the maximum dual price of a capacity constraint."""
     return float(_LARGEST * instance.weight.max(initial=1))
 
 

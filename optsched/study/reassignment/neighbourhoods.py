@@ -121,7 +121,6 @@ class Neighbourhoods:
         return saved > 0
 
     def _choose_random(self, width: int) -> Chosen:
-        """Choose random machines with all their processes."""
         drawn = self._random.choice(self._instance.num_machines, width, replace=False)
         machines = np.sort(drawn).astype(np.int64)
         return machines, self._processes_on(machines)
@@ -164,7 +163,6 @@ class Neighbourhoods:
         return np.unique(machines).astype(np.int64), np.sort(free)
 
     def _draw_weighted(self, weights: F64) -> int:
-        """Return a random index, drawn with probability proportional to `weights`."""
         return int(self._random.choice(len(weights), p=weights / weights.sum()))
 
 
@@ -258,7 +256,6 @@ class _Model:
         self.model.minimize(cp_model.LinearExpr.sum(self._objective))
 
     def _candidates_of(self, machine: int) -> list[int]:
-        """Return the processes that may move to a machine."""
         return [p for p in self._free if (p, machine) in self.runs]
 
     def _demand_on(self, p: int, machine: int) -> I64:
@@ -294,7 +291,6 @@ class _Model:
                 model.add(used <= int(idle[m][r]))
 
     def _processes_on(self, machine: int) -> list[int]:
-        """Return the fixed processes on a machine."""
         return [p for p in self._here.tolist() if self._machine_of[p] == machine]
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
@@ -335,7 +331,6 @@ class _Model:
                         self.model.add(literal == 0)
 
     def _add_term_costs(self) -> None:
-        """Add the cost terms of each machine to the objective."""
         instance = self._instance
         for m in self._machines:
             inside = self._candidates_of(m)
@@ -352,7 +347,6 @@ class _Model:
                 self._objective.append(int(instance.weight[c]) * over)
 
     def _add_move_costs(self) -> None:
-        """Add the process, machine and service move costs to the objective."""
         instance = self._instance
         for (p, m), literal in self.runs.items():
             if cost := int(instance.move_cost[p, m]):

@@ -189,7 +189,6 @@ class _Search:
         self._history = [(0.0, self.best.cost)]
 
     def result(self) -> ReassignmentResult:
-        """Return the best result and the reason why the search ended."""
         return self._build_result(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
 
     def _build_result(self, stopped: str) -> ReassignmentResult:
@@ -240,8 +239,6 @@ class _Search:
                     self._report(self._build_result(""))
 
     def _improve_bound(self, until: float) -> None:
-        """Improve the lower bound until the fraction `until` of the effort is used up."""
-
         def has_time() -> bool:
             self._steps += 1 / _BOUND_STEPS
             return self._spent_share() < until
@@ -256,7 +253,6 @@ class _Search:
             self._report(self._build_result(""))
 
     def _anneal(self, start: I64, style: Style, limits: tuple[float, float], until: float) -> None:
-        """Anneal the assignment `start` until the fraction `until` of the effort is used up."""
         temperature = temperature_schedule(self._instance, limits)
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent_share()

@@ -103,7 +103,6 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished_tables(found: Comparison) -> Iterable[Table]:
-    """Yield a table of unfinished gangs by model, and a table of the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -140,7 +139,6 @@ def _measured_figures(found: Comparison) -> list[Figure]:
 
 
 def _means_table(found: Comparison) -> Table:
-    """Return a table with each metric's mean under each model."""
     rows = []
     for figure in _measured_figures(found):
         values = [found.mean_of_model(model, figure) for model in found.models]
@@ -161,7 +159,6 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Return a chart of a model's differences, relative to the first model's means."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
@@ -243,7 +240,6 @@ def _draw_interval(
 
 
 def _distribution_charts(found: Comparison) -> list[Chart]:
-    """Return a chart of completion times and a chart of queueing delays, by model."""
     note = "The percentiles of all replays are pooled, so each replay has the same weight."
     charts = []
     names = (
@@ -274,7 +270,6 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
 
 
 def _wait_chart(found: Comparison) -> Chart:
-    """Return a chart of the waiting time quantiles of each queue under each model."""
     by_queue: dict[str, dict[str, list[int]]] = {}
     for row in found.rows:
         for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
@@ -323,7 +318,6 @@ def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
 
 
 def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
-    """Yield the strip of one replay, a stack of the fractions that the queues hold."""
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
@@ -353,7 +347,6 @@ def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Ite
 
 
 def _usage_table(found: Comparison) -> Table:
-    """Return a table of the GPU hours of each queue under each model."""
     by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
     for queue in sorted({queue for held in by_model for queue in held}):
@@ -367,7 +360,6 @@ def _usage_table(found: Comparison) -> Table:
 
 
 def _replay_table(found: Comparison) -> Table:
-    """Return a table with some metrics of each replay."""
     numbers = ("seed", "gangs", "finished", "JCT mean", "allocation", "preemptions", "wall time")
     figures = {figure.name: figure for figure in FIGURES}
     rows = []

@@ -190,7 +190,6 @@ def queue_charts(view: View) -> list[Chart]:
 
 
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
-    """Return a chart with one row per gang; the rows are grouped by queue."""
     parts: list[Markup] = [names_title("gang")]
     at = HEAD
     ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.timeline.jobs[j].queue, j))
@@ -214,7 +213,6 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Return a table of the gangs; if there are too many, only of those that waited longest."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -261,7 +259,6 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
 
 
 def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
-    """Return a mark at the time when a gang was stopped."""
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
@@ -306,7 +303,6 @@ def _queue_panels(view: View) -> Chart:
 
 
 def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
-    """Yield one panel: allocated and requested GPUs, and marks where gangs were stopped."""
     top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
     floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0

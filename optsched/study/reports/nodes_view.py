@@ -139,7 +139,6 @@ def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float)
 
 
 def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
-    """Return a chart with the lanes (GPUs) of each node, and bars for the gangs that hold them."""
     timeline = view.timeline
     nodes, lanes = timeline.nodes, timeline.lanes.number
     each = 16.0 if max(lanes, default=1) == 1 else 3.0 if len(nodes) > 24 else 6.0
@@ -194,7 +193,6 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
 
 
 def _group_chart(view: View) -> Chart:
-    """Return a chart of the fractions of each node group that the queues held over time."""
     timeline, names = view.timeline, view.timeline.nodes
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_GROUPS)

@@ -396,7 +396,6 @@ def span_of(names: Sequence[str], group: Sequence[int]) -> str:
 
 
 def _use_table(view: View) -> Table:
-    """Return a table of the GPUs that each queue holds, at up to 50 instants."""
     lanes, last = view.timeline.lanes, len(view.instants) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, 50)).round().astype(int))
     instants, colours = view.instants[chosen], len(view.colours)

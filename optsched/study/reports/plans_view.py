@@ -141,7 +141,6 @@ class _Lanes:
                 self._place_task(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
-        """Return the placed tasks that hold at least one lane."""
         return [
             placed
             for placed_tasks in self._placed.values()
@@ -152,7 +151,6 @@ class _Lanes:
     def _place_task(
         self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
     ) -> None:
-        """Assign lanes of a node to a task."""
         number, size = self._number[node], self._data.size(task)
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
@@ -247,7 +245,6 @@ def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> 
 
 
 def _node_grid(data: PlansData) -> Grid:
-    """Return a grid with one cell per node or per group of adjacent nodes."""
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     kept = [i for i, number in enumerate(lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)

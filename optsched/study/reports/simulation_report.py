@@ -144,7 +144,6 @@ def _gap_chart(timeline: Timeline) -> Chart:
 
 
 def _distribution_charts(view: View) -> list[Chart]:
-    """Return charts of gangs' completion times and queueing delays, in total and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
@@ -167,7 +166,6 @@ def _distribution_charts(view: View) -> list[Chart]:
 
 
 def _usage_section(found: Chargeback) -> Section:
-    """Return a section with tables of GPU hours by queue, by user, and by queue and user."""
     queues = [([name], amounts) for name, amounts in found.by_queue.items()]
     users = [([name], amounts) for name, amounts in found.by_user.items()]
     tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
@@ -186,7 +184,6 @@ def _usage_section(found: Chargeback) -> Section:
 def _amounts_table(
     caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
 ) -> Table:
-    """Return a table of GPU hours, sorted by descending usage."""
     largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
     if len(largest) > MOST_ROWS:
@@ -236,7 +233,6 @@ _NUMBERS: Final = (
 
 
 def _figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table with percentiles of times, and a table with the other metrics."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:

@@ -166,7 +166,6 @@ _MEASURES: Final = (
 
 
 def _pending_section(data: PlansData) -> Section:
-    """Return a section on the pending gangs and pods, with a reason for each."""
     tables, idle = [], []
     for name, plan in data.plans.items():
         reasons = {**plan.pending, **plan.pending_pods}
@@ -185,7 +184,6 @@ def _pending_section(data: PlansData) -> Section:
 
 
 def _placement_tables(data: PlansData) -> Iterable[Table]:
-    """Yield tables with the placements and evictions in each plan."""
     gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
@@ -214,7 +212,6 @@ def _placement_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _queue_chart(data: PlansData) -> Chart:
-    """Return a bar chart of the GPUs or CPUs that each queue holds before and after each plan."""
     total, unit = data.lanes.total_milli or 1, data.lanes.unit
     held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
@@ -260,7 +257,6 @@ def _queue_chart(data: PlansData) -> Chart:
 
 
 def _certificate_tables(data: PlansData) -> Iterable[Table]:
-    """Yield for each plan a table of the objective levels in the plan's certificate."""
     for name, plan in data.plans.items():
         certificate, rows = plan.certificate, []
         for level in certificate.levels:
@@ -282,7 +278,6 @@ def _certificate_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
-    """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in solved.result.progress:
@@ -333,7 +328,6 @@ def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
 
 
 def _time_axis(solved: SolvedModel) -> TimeAxis:
-    """Return the time axis of a solve, with round tick marks in a common unit."""
     end_s = max((step.at_s for step in solved.result.progress), default=0.0) or 1.0
     unit, scale = next(
         (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)
@@ -348,7 +342,6 @@ def _time_axis(solved: SolvedModel) -> TimeAxis:
 def _draw_panel(
     title: str, steps: Sequence[Progress], end_s: float, top: float
 ) -> Iterable[Markup]:
-    """Yield the panel of one level, which shows its value and bound over time."""
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
     extent = (high - low) or 1

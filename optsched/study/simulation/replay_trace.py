@@ -127,7 +127,6 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 
 
 def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | TraceProblem, ...]]:
-    """Read the nodes from a trace or from manifests; return the nodes and the problems found."""
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
         return trace.nodes, problems

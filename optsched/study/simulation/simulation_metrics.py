@@ -201,8 +201,6 @@ def _reaches(kind: GpuClass, node: Node) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The state of a gang while a record is processed."""
-
     arrival: Arrival
     submit_ms: int
     counts: bool
@@ -470,7 +468,6 @@ class _Nodes:
             self._update_fragmentation(node)
 
     def mark_node(self, name: str, *, is_up: bool) -> None:
-        """Mark a node as ready or failed."""
         if is_up is (name in self._up):
             return
         sign = 1 if is_up else -1
@@ -480,7 +477,6 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Integrate allocated, idle and unusable capacity over the elapsed time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -492,7 +488,6 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Update how much of a node's idle GPU capacity typical tasks cannot use."""
         if not self._free[name]:
             return
         now = 0.0
@@ -535,7 +530,6 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Integrate the queues' dominant shares over the elapsed time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -545,12 +539,10 @@ class _Shares:
 
     @property
     def distance(self) -> float | None:
-        """The metric that `Metrics.drf_distance` describes."""
         return self._apart / self._ms if self._ms else None
 
     @property
     def jain(self) -> float | None:
-        """The metric that `Metrics.jain` describes."""
         return jain_index([self._over[queue] for queue in sorted(self._asked)])
 
 

@@ -70,8 +70,6 @@ class Options:
 
 @dataclass(slots=True)
 class _SessionTimer:
-    """A timer that determines when the next session runs."""
-
     period_ms: int
     # Earliest time of the next session, or None if no session has been requested.
     asks_at_ms: int | None = None
@@ -91,7 +89,6 @@ class _SessionTimer:
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next session, or None if no session has been requested."""
         if self.asks_at_ms is None:
             return None
         asked_ms = max(self.asks_at_ms, now_ms, self.held_ms + 1)
@@ -109,7 +106,6 @@ class _Memory:
     nominated: set[str] = field(default_factory=set)  # Keys of gangs with nominated nodes.
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
-        """Add the queues' past usage, and the times of the plugins' last moves, to a snapshot."""
         if self.shuffled_ms:
             snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
         return self.usage.noted(snapshot, self.half_life_ms)
@@ -357,7 +353,6 @@ class Simulation:
         self._start_run(job)
 
     def _start_run(self, job: Job) -> None:
-        """Start a run of a job whose minimum number of tasks is placed."""
         job.since_ms = self.now_ms
         job.turn += 1
         self._plan_turn(job, self.now_ms)
