@@ -72,9 +72,9 @@ def accept_candidate(
 ) -> Accepted:
     """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
-    A rejected candidate is repaired and competes again. If only rules of custom plugins reject a
-    candidate, it is repaired only in the last attempt. After earlier attempts, the next attempt
-    excludes the rejected gangs instead.
+    A rejected candidate is repaired, and the repaired candidate is ranked with the others. If only
+    rules of custom plugins reject a candidate, it is repaired only in the last attempt. In an
+    earlier attempt it is dropped, and the next attempt excludes the gangs that these rules reject.
     """
     session, first = attempt.session, rounds.first
     found: list[Violation] = []
@@ -111,7 +111,8 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # So far, the pipeline has proposed only plans that are better than the rejected plan.
+        # The pipeline has proposed only plans that are better than the rejected plan. Its other
+        # plans may be better than the next candidate.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])

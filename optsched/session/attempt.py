@@ -1,4 +1,4 @@
-"""One attempt of a session: holds its input, including reservations, and evaluates actions."""
+"""One attempt of a session: its input with reservations, and the evaluation of actions."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Reserved:
     reservations
         All reservations, including those of gangs that can start now.
     problem
-        The compiled problem, from which the snapshot can be recompiled faster.
+        The problem compiled from the snapshot; it speeds up the next compilation.
     outside
         Keys of gangs that have waited too long and have no pods yet, sorted by priority and waiting
         time.
@@ -120,8 +120,8 @@ def reserve(
         return Reserved(snapshot, (), previous, outside)
     before = () if previous is None else previous.snapshot.reservations
     problem = compile_problem(replace(snapshot, reservations=before), previous)
-    wishes = _reservation_request(problem, policy, waiting)
-    reservations = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
+    request = _reservation_request(problem, policy, waiting)
+    reservations = make_reservations(problem, policy.rules, request) if request.gangs else ()
     kept = tuple(
         b if not is_ordered or b.is_open or b.start_ms > now_ms else b.without_capacity
         for b in reservations

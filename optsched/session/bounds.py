@@ -59,7 +59,6 @@ class EvictionScope:
         return (GANG_BY_GANG,) if unbounded else ()
 
     def _bound_of(self, level: str) -> int | None:
-        """Return the joint model's bound for a level, or None if there is none."""
         if self.bounds is None:
             return None
         if level == VICTIMS:
@@ -115,8 +114,8 @@ class EvictionScope:
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
         """Add a result with value 0 for each maximised level that is missing.
 
-        A level that does not apply to the candidate's victims may apply to other victims. A proof
-        of optimality must therefore include it.
+        A level may be missing because it does not apply to the problem with the candidate's
+        victims. It may apply to plans with other victims, so a proof of optimality must include it.
         """
         found, names = list(results), [r.name for r in results]
         at = 0

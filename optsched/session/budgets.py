@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
 
-SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Codes of the reasons for waiting that an eviction may remove."""
+LACKS_CAPACITY = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
+"""Codes of reasons for waiting that evictions may resolve."""
 
 
 class Protection:
@@ -32,7 +32,7 @@ class Protection:
         self._rules = rules
         self._reach = reach
         self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
-        # Mask (B, V) of exhausted budgets that cover a task which nothing else protects.
+        # Mask (B, V): whether an exhausted budget covers a running task that nothing else protects.
         self._cover: Bool = np.zeros((0, 0), np.bool_)
         if self._spent:
             tasks = running_tasks(problem).tasks
@@ -50,7 +50,7 @@ class Protection:
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
         """Return, for each gang and budget, how many pods the budget protects from eviction.
 
-        Only gangs that lack resources are considered, and only pods whose eviction could help a
+        Only gangs that lack resources are considered, and only pods whose eviction could help the
         gang.
         """
         if not self._cover.any():
@@ -58,7 +58,7 @@ class Protection:
         problem = self._problem
         number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
         found: dict[str, Mapping[str, int]] = {}
-        for key in (key for key, reason in pending.items() if reason.code in SHORT_OF_ROOM):
+        for key in (key for key, reason in pending.items() if reason.code in LACKS_CAPACITY):
             gang = number[key]
             shape = int(problem.shape_of[gang])
             if shape < 0:
@@ -74,7 +74,7 @@ class Protection:
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return the mask (B, V) of exhausted budgets that protect running tasks from a gang.
+        """Return a mask (B, V): whether an exhausted budget protects a running task from a gang.
 
         If guarantees override a budget, the budget does not protect tasks that the gang could
         reclaim within its queue's guarantee.

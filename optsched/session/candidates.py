@@ -84,7 +84,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """All level results by importance: first over gangs, then over victims, then over nodes."""
+        """The results of the levels over gangs, victims and nodes, in order of importance."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.solution.results, strict=False):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
 """The reason given for every waiting gang if `SessionContext.explains` is False."""
 
-_SHORT_OF_ROOM = frozenset(
+_LACKS_CAPACITY = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
 )
 
@@ -191,7 +191,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
     return {
         key: reason
         for key, reason in found
-        if reason is not None and key in pending and pending[key].code in _SHORT_OF_ROOM
+        if reason is not None and key in pending and pending[key].code in _LACKS_CAPACITY
     }
 
 

@@ -65,7 +65,7 @@ class _EntitledGangs:
         limited = np.zeros_like(self._due, np.bool_)
         entitled = np.zeros(len(self._kinds), np.bool_)
         for kind, (shape, other) in enumerate(self._kinds.tolist()):
-            rows = self._claim(other, queue, self._minimum_of(shape))
+            rows = self._find_used_entitlements(other, queue, self._minimum_of(shape))
             if rows is not None and self._borrows(queue, other, minimum):
                 entitled[kind] = True
                 limited |= rows
@@ -81,7 +81,7 @@ class _EntitledGangs:
             entitlements=tuple(sorted(amounts_by_queue)),
         )
 
-    def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
+    def _find_used_entitlements(self, queue: int, lender: int, minimum: I64) -> Bool | None:
         """Return a mask (Q, R) of entitlements that a gang's minimum uses; None if it exceeds any.
 
         Also returns None if the queue is not entitled to any resource of the minimum.

@@ -31,5 +31,5 @@ class EvictingPipeline:
     def decisions(self) -> Decisions:
         """The decisions of the greedy pipeline with evictions."""
         options = replace(self.options, gated=True, is_late=self.clock.deadline())
-        with self.clock.measure_aside("greedy"):
+        with self.clock.measure_overlapped_greedy():
             return run_greedy(self.problem, self.rules, options)

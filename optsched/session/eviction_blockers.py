@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
 A reservation or budget is the blocker if evictions can free enough capacity for the gang only when
-it is ignored.
+this reservation or budget is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optsched.plugins.ordering.reservation import (
     build_reservation_reason,
     find_delayed_start,
 )
-from optsched.session.budgets import SHORT_OF_ROOM
+from optsched.session.budgets import LACKS_CAPACITY
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.heuristic import (
@@ -56,7 +56,7 @@ def explain_blocked_evictions(
     found: dict[str, Reason] = {}
     for gang, key in enumerate(each.key for each in problem.snapshot.gangs):
         reason, shape = pending.get(key), int(problem.shape_of[gang])
-        if reason is None or reason.code not in SHORT_OF_ROOM or shape < 0:
+        if reason is None or reason.code not in LACKS_CAPACITY or shape < 0:
             continue
         if is_excluded[gang] or key in served:
             continue
@@ -95,7 +95,7 @@ class EvictionTrial:
     rules, reach
         The rules for victims, and the policy's actions that may evict tasks.
     actions, entitlements
-        The plan's actions, and the amounts that its reclaiming queues may hold.
+        The plan's actions, and how much of each resource each reclaiming queue may hold.
     is_late
         Returns whether the time for the search is over.
 

@@ -188,9 +188,9 @@ def _without_needless_victims(
 ) -> Round:
     """Return a round without needless victims, or `placed` if no such round is found.
 
-    A preemptor may need fewer victims if the round places fewer other gangs in its queue. A victim
-    that is not needed keeps its node and its part of the queue's share, so all gangs are placed
-    again. A gang that does not fit in the new placement evicts no pods.
+    A preemptor may need fewer victims if the round places fewer other gangs in its queue. A task
+    that is no longer evicted keeps its node and uses part of its queue's share, so all gangs are
+    placed again. If a gang then no longer fits, its evictions are dropped as well.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):

@@ -31,7 +31,8 @@ class Unheld:
     holder
         The queue or ancestor whose capability is too small; empty if the cluster is too small.
     capacity, older
-        The holder's capability, and how much of it the guarantees of older queues use.
+        The capability of the holder, or the capacity of the cluster, and how much of it the
+        guarantees of older queues use.
     """
 
     queue: str

@@ -46,7 +46,7 @@ _MOST_COMPARED = 12
 """Maximum number of gangs in a queue for which every choice of borrowing gangs is compared."""
 
 _MOST_COUNTED = 256
-"""Maximum number of task classes for which fitting tasks are counted.
+"""Maximum number of task classes for which the tasks that fit idle capacity are counted.
 
 If a problem has more task classes, all tasks are assumed to fit.
 """
@@ -112,7 +112,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no plan with the values of this plan on the levels over gangs places a task."""
+        """Whether all plans with equal values on the levels over gangs provably place no task."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all
@@ -233,7 +233,7 @@ def _find_waiting(decided: Decided) -> I64:
     """Return the indices of waiting gangs for which the first stage places no task.
 
     Gangs that lose pods are excluded. Gangs in the queue tree of a reclaiming queue are also
-    excluded, because the verifier counts everything that a reclaiming queue gets.
+    excluded, because the verifier counts all placements in a reclaiming queue, including loans.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -293,13 +293,13 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
         ]
         able = mine[np.array(may, np.bool_)]
         left = share_left[queue] - total + gain[able].sum(axis=0)
-        worth = {}
+        level_values = {}
         for g in able.tolist():
             node_of = np.where(problem.gang_of == g, decisions.node_of, UNPLACED)
             alone = Outcome(problem, replace(decisions, node_of=node_of))
-            worth[g] = tuple(level.value(alone) for level in counted)
+            level_values[g] = tuple(level.value(alone) for level in counted)
         order = sorted(able.tolist(), key=lambda g: snapshot.gangs[g].key)
-        order.sort(key=lambda g: worth[g], reverse=True)
+        order.sort(key=lambda g: level_values[g], reverse=True)
         able = np.array(order, np.int64)
 
         def judge(kept: Bool, able: I64 = able) -> tuple[int, ...]:
@@ -310,18 +310,18 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
             values = ((level.sense, level.value(outcome)) for level in over_gangs)
             return tuple(value if sense is Sense.MAX else -value for sense, value in values)
 
-        kept = max(_fill_share(gain[able], [worth[g] for g in order], left), key=judge)
+        kept = max(_fill_share(gain[able], [level_values[g] for g in order], left), key=judge)
         lent[able[~kept]] = True
     found: Bool = lent[problem.gang_of] & placed
     return found
 
 
-def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
+def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
     """Return the best sets of a queue's gangs that fit its share, best first, as masks (m,).
 
-    `gain` (m, R) is the request of each gang's placed tasks. `worth` holds each gang's values on
-    the levels; the gangs are sorted by `worth`, largest first. `left` (R,) is the unused deserved
-    share.
+    `gain` (m, R) is the request of each gang's placed tasks. `level_values` holds each gang's
+    values on the levels; the gangs are sorted by it, largest first. `left` (R,) is the unused
+    deserved share.
     """
     used = gain > 0
 
@@ -337,7 +337,7 @@ def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[
     sets: list[tuple[tuple[int, ...], I64]] = [((), left)]
     for i in range(len(gain)):
         sets += [((*s, i), less) for s, r in sets if (less := take(i, r)) is not None]
-    table = np.array(worth, np.int64).reshape(len(gain), -1)
+    table = np.array(level_values, np.int64).reshape(len(gain), -1)
     sets.sort(key=lambda each: tuple(table[list(each[0])].sum(axis=0).tolist()), reverse=True)
     found = [first]
     for members, _ in sets[:_MOST_JUDGED]:
@@ -372,7 +372,7 @@ def _can_exceed(problem: Problem) -> Bool:
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return the mask (m,) of gangs with a task whose class is in `_fitting_classes`."""
+    """Return the mask (m,) of gangs with a task of a class in `_fitting_classes(problem, idle)`."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -403,9 +403,9 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fitting_classes(problem: Problem, idle: I64) -> Bool:
-    """Return the mask (C,) of classes that request at most the largest idle amount per resource.
+    """Return the mask (C,) of task classes whose request is at most the largest idle capacity.
 
-    The largest idle amounts of different resources may be on different nodes.
+    The largest idle capacity on a ready node is computed for each resource separately.
     """
     largest = idle[problem.ready].max(axis=0, initial=0)
     fits = (problem.classes.request <= largest).all(axis=1)
@@ -519,7 +519,7 @@ class _Relaxation:
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """Return, for each class (C,), an upper bound on the number of tasks that fit idle capacity.
+    """Return, for each task class (C,), an upper bound on the tasks that fit idle capacity.
 
     Idle capacity is the capacity that was idle before the session.
     """
@@ -593,7 +593,7 @@ class Withheld:
 
     @property
     def sentence(self) -> str:
-        """A sentence that states which amounts stay idle, and why."""
+        """A sentence that states how much of each resource stays idle, and why."""
         amounts = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
         return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"

@@ -43,7 +43,7 @@ _FOR_NODES: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""Codes of the reasons for waiting that additional nodes may remove."""
+"""Codes of reasons for waiting that additional nodes may resolve."""
 
 
 def opened(
@@ -58,36 +58,36 @@ def opened(
     gated = [g for g, row in enumerate(problem.rows) if row.is_gated and not refused[g]]
     if not gated:
         return ()
-    rooms = _Rooms(outcome, rules)
+    quota = _RemainingQuota(outcome, rules)
     start = problem.task_start.tolist()
     waiting = {
         g: [t for t in range(start[g], start[g + 1]) if not outcome.assigned[t]] for g in gated
     }
     for g, tasks in waiting.items():
-        rooms.record_tasks(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
+        quota.record_tasks(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
     found: list[int] = []
     for g in sorted(gated, key=lambda g: (tiers.of[g], problem.created_ms[g], g)):
         reason = pending.get(problem.snapshot.gangs[g].key)
         if reason is not None and reason.code in _FOR_NODES:
-            found += _releasable_tasks(outcome, rooms, g, waiting[g])
+            found += _releasable_tasks(outcome, quota, g, waiting[g])
     return tuple(problem.tasks[t].key for t in found)
 
 
 def _releasable_tasks(
-    outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
+    outcome: Outcome, quota: _RemainingQuota, gang: int, tasks: Sequence[int]
 ) -> list[int]:
     """Return the gated tasks that a gang's queue admits: the minimum first, then single tasks."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
     least = [t for t in closed if t in first]
-    if not rooms.has_capacity(gang, least):
+    if not quota.has_capacity(gang, least):
         return []
-    rooms.record_tasks(gang, least)
+    quota.record_tasks(gang, least)
     rest: list[int] = []
     for task in closed:
-        if task not in first and rooms.has_capacity(gang, [task]):
-            rooms.record_tasks(gang, [task])
+        if task not in first and quota.has_capacity(gang, [task]):
+            quota.record_tasks(gang, [task])
             rest.append(task)
     return [*least, *rest]
 
@@ -107,7 +107,7 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
     return found
 
 
-class _Rooms:
+class _RemainingQuota:
     """The quota that remains in each queue after the placed tasks and the tasks with open gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -133,8 +133,8 @@ class _Rooms:
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
         for task_class, number in self._by_class(tasks):
-            rooms = (each.max_tasks(queue, task_class) for each in self._ceilings)
-            fits = all(room >= number for room in rooms)
+            limits = (each.max_tasks(queue, task_class) for each in self._ceilings)
+            fits = all(limit >= number for limit in limits)
             if not fits:
                 break
             self._record_class(gang, task_class, number)

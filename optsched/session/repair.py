@@ -304,8 +304,8 @@ def _served_gangs(actions: Sequence[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the gang that it serves, that gang's queue, the task, the task's gang and the
-    node.
+    An action concerns the gang that it serves, this gang's queue, the action's task and node, and
+    the gang of the task.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}

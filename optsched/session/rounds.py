@@ -149,8 +149,8 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 def _list_bases(each: Round) -> list[Solution]:
     """Return the greedy solution, and a copy in which preemptors are nominated, not placed.
 
-    A preemptor that starts on idle capacity may occupy the node of an earlier placement. The copy
-    has the same values on all levels.
+    A preemptor that starts on idle capacity may occupy a node that the warm start needs for another
+    gang. The copy has the same values on all levels.
     """
     greedy = each.solutions[0]
     decisions = greedy.decisions

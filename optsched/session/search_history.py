@@ -62,7 +62,7 @@ class History:
         for result in start.results:
             search.report_level(result.name, self.elapsed_s, result.value, result.bound)
         self.improved(search.incumbent(start.decisions))
-        return search.hear
+        return search.record_progress
 
     def end(self, problem: Problem, solution: Solution) -> None:
         """Record the end of a search, and the solution that it returned."""
@@ -106,16 +106,16 @@ class History:
 class Listener:
     """A watch that passes on progress and ignores solutions."""
 
-    def __init__(self, hear: Callable[[Progress], None]) -> None:
-        self._hear = hear
+    def __init__(self, report: Callable[[Progress], None]) -> None:
+        self._report = report
 
     def progressed(self, progress: Progress) -> None:
         """See `Watch`."""
-        self._hear(progress)
+        self._report(progress)
 
     def previewed(self, progress: Progress) -> None:
         """See `Watch`."""
-        self._hear(progress)
+        self._report(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`; the solution is ignored."""
@@ -132,23 +132,25 @@ class _Search:
         self._bounds: list[int | None] = list(start.proved or (None,) * len(levels))
         self._turn = history.turn
 
-    def hear(self, news: LevelProgress) -> None:
+    def record_progress(self, progress: LevelProgress) -> None:
         """Receive a level's better value, bound or solution."""
-        self._bounds[news.number] = news.bound
-        if news.decisions is not None:
-            # The bounds of less important levels were proved for an earlier value of this level.
-            below = len(self._bounds) - news.number - 1
-            self._bounds[news.number + 1 :] = [None] * below
-        self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
-        if news.decisions is not None:
-            self._history.improved(self._lazily(news.decisions))
+        self._bounds[progress.number] = progress.bound
+        if progress.decisions is not None:
+            # The bounds of less important levels hold only for an earlier value of this level.
+            below = len(self._bounds) - progress.number - 1
+            self._bounds[progress.number + 1 :] = [None] * below
+        self.report_level(
+            progress.name, round(self._begun_s + progress.at_s, 6), progress.value, progress.bound
+        )
+        if progress.decisions is not None:
+            self._history.improved(self._lazily(progress.decisions))
 
     def report_level(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
         """Record a level's value and bound."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:
-        """Return a function that computes the incumbent with which a search could resume."""
+        """Return a function that computes the incumbent from which a search could resume."""
         return self._lazily(lambda: decisions)
 
     def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:

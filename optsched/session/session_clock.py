@@ -57,17 +57,17 @@ class SessionClock:
             self._phase = ""
 
     @contextmanager
-    def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record the `with` block's duration as one run of a phase; the phase's total is unchanged.
+    def measure_overlapped_greedy(self) -> Iterator[None]:
+        """Record the duration of the `with` block as one run of the greedy pipeline.
 
-        The total of the enclosing phase already includes the duration.
+        The duration is not added to the phase `greedy`, because the enclosing phase includes it.
         """
         begun_s = self._now_s()
         try:
             yield
         finally:
             took_s = self._now_s() - begun_s
-            self._longest_s[phase] = max(self._longest_s.get(phase, 0.0), took_s)
+            self._longest_s["greedy"] = max(self._longest_s.get("greedy", 0.0), took_s)
 
     def _now_s(self) -> float:
         return self._clock.monotonic() if self._clock is not None else 0.0
@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The ms before the first search, which are the estimate for verifying and explaining."""
+        """Time in ms before the first search; the estimate of the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -120,7 +120,7 @@ class SessionClock:
 
         A budget is the time limit of one search, and all searches together may take two budgets. If
         the period is too short for that, each search gets less time, but at least half a budget,
-        because no gang could preempt with less.
+        because with less time, no gang could preempt pods.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:

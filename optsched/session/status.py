@@ -42,11 +42,19 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     count = dict.fromkeys(TaskStatus, 0)
     for task in gang.tasks:
         count[task.status] += 1
-    done = count[TaskStatus.SUCCEEDED] + count[TaskStatus.FAILED]
+    num_ended = count[TaskStatus.SUCCEEDED] + count[TaskStatus.FAILED]
     # A terminating pod still holds its node, so a rolling restart does not change the phase.
-    leaving = sum(task.status is TaskStatus.RELEASING and bool(task.node) for task in gang.tasks)
-    there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + leaving + done + allocated
-    phase = _phase(gang, there, count[TaskStatus.RUNNING], done, enqueued)
+    num_terminating = sum(
+        task.status is TaskStatus.RELEASING and bool(task.node) for task in gang.tasks
+    )
+    num_present = (
+        count[TaskStatus.BOUND]
+        + count[TaskStatus.RUNNING]
+        + num_terminating
+        + num_ended
+        + allocated
+    )
+    phase = _phase(gang, num_present, count[TaskStatus.RUNNING], num_ended, enqueued)
     return GangStatus(
         phase,
         count[TaskStatus.RUNNING],
@@ -56,9 +64,9 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     )
 
 
-def _phase(gang: Gang, there: int, running: int, done: int, enqueued: bool) -> GangPhase:
-    if there >= gang.min_member and there > 0:
-        return GangPhase.COMPLETED if there == done else GangPhase.RUNNING
+def _phase(gang: Gang, num_present: int, running: int, num_ended: int, enqueued: bool) -> GangPhase:
+    if num_present >= gang.min_member and num_present > 0:
+        return GangPhase.COMPLETED if num_present == num_ended else GangPhase.RUNNING
     if running > 0:
         return GangPhase.UNKNOWN
     if enqueued or gang.phase is GangPhase.INQUEUE:
