@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from bench.solve_instances import Solving, judged, merge_best, solve_recipe
 from bench.verify_instances import PACKING, gap_of, verify_entry
 from optsched import __version__
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.plan import encode_level
 from optsched.formats.solve_result import checksum
 from optsched.kube.runtime.timing import SystemClock

@@ -109,7 +109,7 @@ def job_spec_schema() -> Schema:
     return schema
 
 
-# --- fields that a kind does not have ------------------------------------------------------------
+# --- fields that a kind does not have -------------------------------------------------------------
 
 
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:

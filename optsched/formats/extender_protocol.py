@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.cluster.amounts import total
 from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.annotations import time_text
 from optsched.formats.codec.pods.writer import pod_manifest
-from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.writer import node_manifest, owner_fields
 from optsched.plugins.custom.extender import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list

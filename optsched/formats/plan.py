@@ -29,7 +29,7 @@ from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.node_parts import NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.units import FieldError
 from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
@@ -105,7 +105,7 @@ class PlanDocument:
     numa: Mapping[str, tuple[NumaPart, ...]] = field(default_factory=dict)
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -230,7 +230,7 @@ def encode_level(level: LevelResult) -> dict[str, Any]:
     }
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
@@ -384,7 +384,7 @@ def _seconds(fields: Fields) -> float:
     return float(value)
 
 
-# --- restoring a plan ----------------------------------------------------------------------------
+# --- restoring a plan -----------------------------------------------------------------------------
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.cluster.decisions import Incumbent, Progress, SolveStatus, relative_gap
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.plan import (
     PlanDocument,
     encode_level,
@@ -179,7 +179,7 @@ class SolveResult:
         return None if self.plan is None else checksum(written(self.plan))
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def write_result(result: SolveResult) -> str:
@@ -261,7 +261,7 @@ def _encode_files(files: tuple[FileSum, ...]) -> list[dict[str, str]]:
     return [{"path": f.path, "sha256": f.sha256} for f in files]
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optsched.cluster.decisions import Allocate
-from optsched.formats.codec.snapshot_annotations import time_text
+from optsched.formats.codec.annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.shares.tree_shares import find_half_life
 from optsched.session.session import run_session

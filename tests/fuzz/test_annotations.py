@@ -9,7 +9,7 @@ import pytest
 
 from optsched.api import wellknown
 from optsched.controllers.ufm import UfmError, read_links
-from optsched.formats.codec import snapshot_annotations as marks
+from optsched.formats.codec import annotations as marks
 from optsched.formats.codec.queues import USAGE
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode

@@ -112,7 +112,7 @@ _VNPU: Final = record(
 _VNPUS: Final = record(configs=listing("", _VNPU))
 
 
-# --- chips ---------------------------------------------------------------------------------------
+# --- chips ----------------------------------------------------------------------------------------
 
 
 def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chip, ...]:
@@ -152,7 +152,7 @@ def is_npu(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
 
 
-# --- nodes ---------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 def node_npus(
@@ -254,7 +254,7 @@ def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | 
         return None
 
 
-# --- pods ----------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
 
 def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
@@ -344,7 +344,7 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
     }
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def is_decimal_digits(source: str) -> bool:

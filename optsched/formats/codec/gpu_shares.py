@@ -106,7 +106,7 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
     return next((cuts for name, cuts in table if name in model), ())
 
 
-# --- annotations of dumped nodes -----------------------------------------------------------------
+# --- annotations of dumped nodes ------------------------------------------------------------------
 
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
@@ -166,7 +166,7 @@ _SHOWN: Final = 200
 _NOT_A_NUMBER: Final = "is not the number of a GPU: write numbers separated by commas"
 
 
-# --- nodes ---------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 def read_shared_gpus(
@@ -247,7 +247,7 @@ def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
     return annotations | npu_annotations(c for c in shared_gpus if c.npu)
 
 
-# --- pods ----------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
 
 def read_gpu_share_requests(
@@ -378,7 +378,7 @@ def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
     return annotations | npu_bind_annotations([u for u in uses if u.npu], node, now_ms)
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def _numbers(annotations: Mapping[str, str], key: str, errors: list[FieldError]) -> list[int]:

@@ -47,7 +47,7 @@ _SHOWN: Final = 3
 _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
-# --- requests ------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None:
@@ -77,7 +77,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
     return LabelSelector((*exact, *more))
 
 
-# --- nodes ---------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 class NodeIndex:
@@ -161,7 +161,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
     return bool(selector.requirements) and selector.matches(labels)
 
 
-# --- the tree ------------------------------------------------------------------------------------
+# --- the tree -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -342,7 +342,7 @@ def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[st
     return known[name]
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def topology_spec(gang: Gang) -> dict[str, Any]:

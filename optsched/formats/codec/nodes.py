@@ -21,9 +21,9 @@ from optsched.cluster.node_parts import (
 )
 from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.snapshot import Node
+from optsched.formats.codec.annotations import read_load
 from optsched.formats.codec.core_schemas import NODE
 from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, NO_TABLE, read_shared_gpus
-from optsched.formats.codec.snapshot_annotations import read_load
 from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from optsched.api import wellknown
 from optsched.api.hypernode import parse_numatopology
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.formats.codec.annotations import PROBLEM
 from optsched.formats.codec.pods.resource_requests import is_sidecar, own_request
-from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import CPU, GPU, MEMORY, FieldError, QuantityError, parse_amount
 from optsched.units.quantity import is_decimal
@@ -190,7 +190,7 @@ def _allocations(
             yield f"{where}[{resource}]", resource, text
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def check_numa_parts(
     return ()
 
 
-# --- decisions -----------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tuple[NumaPart, ...]:

@@ -12,15 +12,9 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Owner
 from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import TopologyRequest
-from optsched.formats.codec.ascend_npus import NPU_MARKS
-from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
-from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
-from optsched.formats.codec.nodes import IMAGES
-from optsched.formats.codec.numatopologies import NEEDS
-from optsched.formats.codec.pods.eviction_annotations import NOTES
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, UPSTREAM_PREFIX, upstream_gang_key
-from optsched.formats.codec.snapshot_annotations import (
+from optsched.formats.codec.annotations import (
     DEVICE,
+    NOTES,
     OWNER,
     PROBLEM,
     WAITING_SINCE,
@@ -29,6 +23,12 @@ from optsched.formats.codec.snapshot_annotations import (
     waiting_since_ms,
     without_annotations,
 )
+from optsched.formats.codec.ascend_npus import NPU_MARKS
+from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
+from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
+from optsched.formats.codec.nodes import IMAGES
+from optsched.formats.codec.numatopologies import NEEDS
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, UPSTREAM_PREFIX, upstream_gang_key
 from optsched.formats.files.diagnostics import join_messages
 from optsched.plugins.topology.task_topology import read_roles
 from optsched.units import (

@@ -11,9 +11,9 @@ from optsched.api.fields import Fields
 from optsched.api.meta import ApiObject, parse_meta
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Budget, Quota
+from optsched.formats.codec.annotations import YIELDS_TO_GUARANTEES
 from optsched.formats.codec.core_schemas import BUDGET, QUOTA
 from optsched.formats.codec.selectors import label_selector
-from optsched.formats.codec.snapshot_annotations import YIELDS_TO_GUARANTEES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -27,7 +27,7 @@ from optsched.cluster.snapshot import (
     QueueState,
     Tolerance,
 )
-from optsched.formats.codec.snapshot_annotations import (
+from optsched.formats.codec.annotations import (
     PROBLEM,
     WAITING_SINCE,
     read_reason,

@@ -29,6 +29,7 @@ from optsched.cluster.dra_devices import (
     Version,
 )
 from optsched.cluster.selectors import Taint, TaintEffect
+from optsched.formats.codec.annotations import PROBLEM
 from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESOURCE_SLICE
 from optsched.formats.codec.selectors import (
     node_selector,
@@ -36,7 +37,6 @@ from optsched.formats.codec.selectors import (
     toleration,
     toleration_fields,
 )
-from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import QuantityError, parse_quantity_field
 
@@ -55,7 +55,7 @@ _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _INVALID: Final = "has invalid fields"
 
 
-# --- claims --------------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
@@ -173,7 +173,7 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
     return DeviceClass(meta.name, selectors, problem or "", config), tuple(errors)
 
 
-# --- slices --------------------------------------------------------------------------------------
+# --- slices ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
     return Stock(in_order, elsewhere, frozenset(in_flux))
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
@@ -468,7 +468,7 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
     }
 
 
-# --- users of claims -----------------------------------------------------------------------------
+# --- users of claims ------------------------------------------------------------------------------
 
 
 class ClaimBook:

@@ -115,7 +115,7 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
     return f"has no effect with {operator}: remove it" if values else ""
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Claim, Volume
+from optsched.formats.codec.annotations import PROBLEM
 from optsched.formats.codec.core_schemas import CLAIM, CSI_NODE, STORAGE_CLASS, VOLUME
 from optsched.formats.codec.selectors import label_selector, node_selector, topology_selector
-from optsched.formats.codec.snapshot_annotations import PROBLEM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

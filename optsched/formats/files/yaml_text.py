@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import yaml
 
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.units import plaintext
 from optsched.units.input_errors import json_words, why_unreadable
@@ -186,7 +186,7 @@ def write_yaml(value: object) -> str:
     return plaintext.printable(text, keep="\n\t")
 
 
-# --- parts ---------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:

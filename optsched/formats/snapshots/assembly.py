@@ -16,6 +16,11 @@ from optsched.api.wellknown import SUBMITTER
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
+from optsched.formats.codec.annotations import (
+    API_VERSION,
+    time_text,
+    without_snapshot_annotations,
+)
 from optsched.formats.codec.gpu_shares import CONFIG_FILE, DeviceTable, parse_device_table
 from optsched.formats.codec.nodes import read_sharding
 from optsched.formats.codec.pod_limits import (
@@ -30,11 +35,6 @@ from optsched.formats.codec.pods.reader import (
     awaits_node,
     group_key,
     scheduler_of,
-)
-from optsched.formats.codec.snapshot_annotations import (
-    API_VERSION,
-    time_text,
-    without_snapshot_annotations,
 )
 from optsched.formats.files.diagnostics import ObjectProblem, diagnostics_of
 from optsched.formats.snapshots.gang_store import GangStore

@@ -173,7 +173,7 @@ def files_of(path: Path) -> list[Path]:
     return _files(path)
 
 
-# --- files ---------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -266,7 +266,7 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
         yield whole, lines[number] if lines else part.line
 
 
-# --- problems and notices ------------------------------------------------------------------------
+# --- problems and notices -------------------------------------------------------------------------
 
 
 def _unknown(found: _Objects) -> Iterator[ObjectProblem]:

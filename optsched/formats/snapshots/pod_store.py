@@ -11,6 +11,7 @@ from optsched.api.fields import MAX_INT32
 from optsched.api.json_fields import subobject
 from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.task import Task, TaskStatus
+from optsched.formats.codec.annotations import without_annotations
 from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
 from optsched.formats.codec.pod_groups import AT_THEIR_END
@@ -21,7 +22,6 @@ from optsched.formats.codec.pods.reader import (
     is_gang_of_bare_pod,
     scheduler_of,
 )
-from optsched.formats.codec.snapshot_annotations import without_annotations
 from optsched.formats.snapshots.assumptions import AssumedBind, AssumedEviction, AssumedNomination
 from optsched.formats.snapshots.bound_devices import (
     BoundDevices,

@@ -1,6 +1,6 @@
 """Encode a snapshot as objects that `assemble` converts back to an equal snapshot.
 
-A value that has an API field is written to the field. Annotations (see `snapshot_annotations`) hold
+A value that has an API field is written to the field. Annotations (see `codec.annotations`) hold
 all other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
 other fields that no scheduler reads are invented.
 """
@@ -12,6 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
+from optsched.formats.codec.annotations import (
+    API_VERSION,
+    LOAD,
+    PROBLEM,
+    WAITING_SINCE,
+    YIELDS_TO_GUARANTEES,
+    encode_load,
+    encode_reason,
+    time_text,
+)
 from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_annotations
 from optsched.formats.codec.hypernodes import hypernode_spec, topology_spec
 from optsched.formats.codec.nodes import dataset_annotation, sharding_fields
@@ -26,16 +36,6 @@ from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
     topology_fields,
-)
-from optsched.formats.codec.snapshot_annotations import (
-    API_VERSION,
-    LOAD,
-    PROBLEM,
-    WAITING_SINCE,
-    YIELDS_TO_GUARANTEES,
-    encode_load,
-    encode_reason,
-    time_text,
 )
 from optsched.formats.codec.volumes import BETWEEN_ZONES, NO_PROVISIONER, SELECTED_NODE, WAITS
 from optsched.formats.files.yaml_text import write_yaml
@@ -279,7 +279,7 @@ def _amounts(amounts: Amounts) -> dict[str, str]:
     return format_resource_list(dict(amounts))
 
 
-# --- gangs and pods ------------------------------------------------------------------------------
+# --- gangs and pods -------------------------------------------------------------------------------
 
 
 def _has_group(gang: Gang) -> bool:
@@ -336,7 +336,7 @@ def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
             yield _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=spec)
 
 
-# --- volumes -------------------------------------------------------------------------------------
+# --- volumes --------------------------------------------------------------------------------------
 
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:

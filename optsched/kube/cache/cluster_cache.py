@@ -15,7 +15,7 @@ from optsched.api import kinds
 from optsched.api.json_fields import version_of
 from optsched.cluster.bounded_cache import RecentCache
 from optsched.cluster.task import TaskStatus
-from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
+from optsched.formats.codec.annotations import without_snapshot_annotations
 from optsched.formats.snapshots.assembly import READ_KINDS, ClusterObjects
 from optsched.formats.snapshots.assumptions import AssumedBind, AssumedNomination
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import POD
-from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
+from optsched.formats.codec.annotations import without_snapshot_annotations
 from optsched.formats.snapshots.assembly import OPTIONAL_KINDS, READ_KINDS
 from optsched.formats.snapshots.writer import time_manifest
 from optsched.kube.client.client import list_objects

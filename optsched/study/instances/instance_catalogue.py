@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.crds import find_unknown_fields
 from optsched.api.fields import Fields, boolean, count, listing, mapping, record, text
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document
 from optsched.formats.plan import KIND as PLAN

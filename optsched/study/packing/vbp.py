@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.number_lists import Numbers, text_of
 from optsched.study.packing.packing_problem import ItemKind, VectorPacking, copies_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from optsched.api.kinds import POD, POD_GROUP, kind_of
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
-from optsched.formats.codec.snapshot_annotations import time_text
+from optsched.formats.codec.annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, run_session
 from optsched.study.prediction.queue_position import is_pod_of, key_of, name_of

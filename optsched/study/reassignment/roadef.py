@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.formats.codec.snapshot_annotations import API_VERSION
+from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.number_lists import Numbers, text_of
 from optsched.study.reassignment.reassignment_problem import (

@@ -19,19 +19,21 @@ from optsched.cluster.amounts import amounts, total
 from optsched.cluster.bounded_cache import Interned, RecentCache
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, Task, TaskStatus
-from optsched.formats.codec.gpu_shares import check_gpu_shares, read_gpu_shares
-from optsched.formats.codec.nodes import read_required_data
-from optsched.formats.codec.numatopologies import check_numa_parts, numa_parts
-from optsched.formats.codec.pod_limits import Priorities
-from optsched.formats.codec.pods.eviction_annotations import (
+from optsched.formats.codec.annotations import (
     cooldown_ms,
     estimate_ms,
     is_movable,
     is_preemptable,
     owner_of,
+    read_device_request,
+    read_reason,
     saved_ms,
     started_ms,
 )
+from optsched.formats.codec.gpu_shares import check_gpu_shares, read_gpu_shares
+from optsched.formats.codec.nodes import read_required_data
+from optsched.formats.codec.numatopologies import check_numa_parts, numa_parts
+from optsched.formats.codec.pod_limits import Priorities
 from optsched.formats.codec.pods.task_shape import (
     MOST_TERMS,
     label_keys,
@@ -40,7 +42,6 @@ from optsched.formats.codec.pods.task_shape import (
     within_limits,
 )
 from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
-from optsched.formats.codec.snapshot_annotations import read_device_request, read_reason
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 from optsched.units.quantity import is_decimal
@@ -404,7 +405,7 @@ def task_index(meta: ObjectMeta) -> int:
     return int(text)
 
 
-# --- parts ---------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:

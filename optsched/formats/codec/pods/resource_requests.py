@@ -133,7 +133,7 @@ def own_request(container: Fields) -> _Amounts:
     return {**limits, **resources.amounts("requests", whole_devices=True)}
 
 
-# --- in-place resize -----------------------------------------------------------------------------
+# --- in-place resize ------------------------------------------------------------------------------
 
 
 def _current_request(
@@ -151,7 +151,7 @@ def _current_request(
     return request
 
 
-# --- arithmetic ----------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 def _add(total: _Amounts, more: _Amounts) -> None:

@@ -10,14 +10,15 @@ from optsched.api.fields import Fields
 from optsched.cluster.amounts import amounts
 from optsched.cluster.selectors import Operator
 from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape, requirements_of
+from optsched.formats.codec.annotations import (
+    DEVICE,
+    plugin_annotations_key,
+    read_plugin_annotations,
+)
 from optsched.formats.codec.ascend_npus import is_npu_amount
 from optsched.formats.codec.core_schemas import POD
 from optsched.formats.codec.gpu_shares import CARDS, VGPU_PERCENT, read_gpu_share_requests
 from optsched.formats.codec.numatopologies import NEEDS, numa_needs
-from optsched.formats.codec.pods.eviction_annotations import (
-    plugin_annotations_key,
-    read_plugin_annotations,
-)
 from optsched.formats.codec.pods.resource_requests import is_sidecar, pod_burst, pod_request
 from optsched.formats.codec.selectors import (
     label_selector,
@@ -26,7 +27,6 @@ from optsched.formats.codec.selectors import (
     toleration,
     with_label_keys,
 )
-from optsched.formats.codec.snapshot_annotations import DEVICE
 from optsched.units import MAX_ON_NODE, FieldError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ _LIMITED: Final = {
 }
 
 
-# --- other pods ----------------------------------------------------------------------------------
+# --- other pods -----------------------------------------------------------------------------------
 
 
 def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
@@ -174,7 +174,7 @@ def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
     )
 
 
-# --- ports and volumes ---------------------------------------------------------------------------
+# --- ports and volumes ----------------------------------------------------------------------------
 
 
 def _host_ports(spec: Fields) -> tuple[HostPort, ...]:

@@ -9,28 +9,26 @@ from optsched.api.meta import ObjectMeta
 from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
+from optsched.formats.codec.annotations import (
+    DEVICE,
+    OWNER,
+    PROBLEM,
+    WAITING_SINCE,
+    encode_device_request,
+    encode_plugin_annotations,
+    encode_reason,
+    is_preemptable,
+    time_text,
+)
 from optsched.formats.codec.gpu_shares import CARDS, gpu_share_annotations, request_text
 from optsched.formats.codec.nodes import required_data_annotations
 from optsched.formats.codec.numatopologies import NEEDS, decision_marks, implied_needs, needs_text
-from optsched.formats.codec.pods.eviction_annotations import (
-    encode_plugin_annotations,
-    is_preemptable,
-)
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, group_name, is_upstream, task_index
 from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
     node_term_fields,
     toleration_fields,
-)
-from optsched.formats.codec.snapshot_annotations import (
-    DEVICE,
-    OWNER,
-    PROBLEM,
-    WAITING_SINCE,
-    encode_device_request,
-    encode_reason,
-    time_text,
 )
 from optsched.units import format_resource_list
 
@@ -156,7 +154,7 @@ def _task_annotations(task: Task, priority: int) -> dict[str, str]:
     }
 
 
-# --- shape ---------------------------------------------------------------------------------------
+# --- shape ----------------------------------------------------------------------------------------
 
 
 def _shape_fields(shape: TaskShape) -> dict[str, Any]:
