@@ -56,7 +56,6 @@ class Evict:
     plugin, reason
         The plugin that requires the eviction, and its reason; both are empty if there is a
         preemptor.
-
     """
 
     task: str
@@ -105,7 +104,6 @@ class LevelResult:
     bound
         Bound on the value over all plans that keep the values of the more important levels: an
         upper bound for `MAX`, a lower bound for `MIN`. None if no bound is known.
-
     """
 
     name: str
@@ -171,7 +169,6 @@ class Certificate:
         do not cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
         One sentence for each rule that keeps capacity idle although pending gangs could use it.
-
     """
 
     levels: tuple[LevelResult, ...]
@@ -223,7 +220,6 @@ class Plan:
         Maps the key of a gang with unplaced tasks to the reason why it is pending.
     pending_tasks
         Maps the key of a pending task to its reason, if this differs from the reason of its gang.
-
     """
 
     actions: tuple[Action, ...]
@@ -258,7 +254,6 @@ class Progress:
     turn
         Number of the solve in the session, starting at 1. A session that evicts pods for a gang has
         several solves. `turn` is 0 for a short search, whose progress is not recorded.
-
     """
 
     level: str
@@ -291,7 +286,6 @@ class Incumbent:
     levels
         The solution's value and proved bound on each level, most important first; see
         `LevelResult.bound`.
-
     """
 
     turn: int

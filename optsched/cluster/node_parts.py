@@ -51,7 +51,6 @@ class NumaHold:
     ----------
     key, uid
         `namespace/name` and UID of the pod; one of them is empty if the agent does not report it.
-
     """
 
     key: str
@@ -71,7 +70,6 @@ class NumaCell:
         Number of CPUs reserved for the system, which no container gets exclusively.
     free_cpus, free_gpus
         Number of CPUs and of GPUs that the agent reports as neither reserved nor held by a pod.
-
     """
 
     number: int
@@ -97,7 +95,6 @@ class Numa:
         report may hold further resources.
     problem
         The reason that the agent's report is invalid; empty if it is valid.
-
     """
 
     alignment: Alignment = Alignment.NONE
@@ -119,7 +116,6 @@ class RequiredData:
         The image (with tag) of each container; empty if scheduling ignores the pod's images.
     datasets
         Names of the data sets, in order.
-
     """
 
     images: tuple[str, ...] = ()
@@ -176,7 +172,6 @@ class Sharding:
         Name of this scheduler's shard.
     shards
         All shards of the cluster, sorted by name.
-
     """
 
     mode: ShardMode = ShardMode.NONE

@@ -50,7 +50,6 @@ class Move:
         Resource request of the evicted pod.
     at_ms
         Time at which the move was decided, in epoch milliseconds.
-
     """
 
     task: str
@@ -178,7 +177,6 @@ class Kept:
     left
         Moves whose replacement pod does not exist yet, keyed by the gang for which the pods were
         moved.
-
     """
 
     snapshot: Snapshot

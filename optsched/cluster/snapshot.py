@@ -50,7 +50,6 @@ class Load:
     ----------
     measured_ms
         Time of the measurement, in epoch milliseconds.
-
     """
 
     cpu_ppm: int
@@ -108,7 +107,6 @@ class Node(_CacheOwner):
     attach_limits
         Maximum number of volumes attached to the node, by CSI driver; a missing driver has no
         limit.
-
     """
 
     name: str
@@ -208,7 +206,6 @@ class Gang(_CacheOwner):
         The controller of the PodGroup, or None if it has none.
     problem
         The reason that the gang cannot be scheduled, independent of plugins, or None.
-
     """
 
     key: str
@@ -324,7 +321,6 @@ class NodeGroups:
         missing resource is unlimited.
     problem
         The reason that the limits cannot be parsed; empty if they are valid.
-
     """
 
     required: tuple[str, ...] = ()
@@ -355,7 +351,6 @@ class Tolerance:
         Tolerance in millionths of the deserved share.
     amounts
         Additional tolerance by resource; a missing resource has no additional tolerance.
-
     """
 
     part_ppm: int = 0
@@ -379,7 +374,6 @@ class Entitlement:
         Name of the queue; the amount includes the queue's descendants.
     most
         The maximum amount in base units of the resource.
-
     """
 
     queue: str
@@ -411,7 +405,6 @@ class Queue:
         queues with a tolerance, and then overuse from other queues.
     problem
         The validation error of the Queue object, or None; no task of an invalid queue is placed.
-
     """
 
     name: str
@@ -441,7 +434,6 @@ class Volume:
         Name of the volume's StorageClass, which must be that of the claim.
     nodes
         Selects the nodes that can reach the volume; None for all nodes.
-
     """
 
     name: str
@@ -477,7 +469,6 @@ class Claim:
         exists). Without a CSI driver, both `driver` and `handle` are empty.
     zones
         (label, values) pairs: the zones and regions from which the volume can be reached.
-
     """
 
     key: str
@@ -528,7 +519,6 @@ class Budget:
     yields_to_guarantees
         Whether reclaim within a queue's guarantee may violate the budget. The administrator,
         not the owner of the budget, decides whether it may.
-
     """
 
     key: str
@@ -553,7 +543,6 @@ class Quota:
     hard, used
         The limits, and the amounts that existing pods use, under the resource names of
         ResourceQuotas (`cpu`, `requests.cpu`, `pods`).
-
     """
 
     key: str
@@ -628,7 +617,6 @@ class CapacityReservation:
     entitlements
         (queue, maximum amounts that the queue and its gangs in `entitled` may hold) pairs, sorted
         by queue name.
-
     """
 
     gang: str
@@ -688,7 +676,6 @@ class Snapshot:
         Time of a plugin's last eviction of misplaced pods in epoch milliseconds, keyed by plugin.
     usage
         Recorded usage by queue name.
-
     """
 
     taken_ms: int

@@ -72,7 +72,6 @@ class SnapshotBuilder:
     ----------
     gangs
         Gangs by key.
-
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,6 @@ class Arrival:
         (`terminationGracePeriodSeconds`).
     where
         `file:line` of the source; empty without a file.
-
     """
 
     at_ms: int
@@ -90,7 +89,6 @@ class Trace:
     rest
         Snapshot with the other objects that exist throughout the trace, such as PVCs, namespaces
         and PodDisruptionBudgets, or None. The snapshot's nodes, gangs and queues are ignored.
-
     """
 
     name: str
@@ -117,7 +115,6 @@ class TraceProblem:
         A sentence that describes the error and the accepted values.
     where
         `file:line` of the object; empty without a file.
-
     """
 
     kind: str
@@ -145,7 +142,7 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return a trace without the objects that cannot be replayed, and an error for each of these.
+    """Return a trace without the objects that cannot be replayed, and an error for each of them.
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order; if they
     are not, as few of them as possible are dropped. A gang is dropped if it could not start even on

@@ -32,7 +32,6 @@ class VolumeRequest:
         Names of existing volumes that fit the claim, in order of preference.
     is_made
         Whether a volume can be provisioned for the claim.
-
     """
 
     claim: str
@@ -60,7 +59,6 @@ class VolumeAssignment:
         Maps a claim to the name of its assigned volume.
     short
         Claims that get no volume: none is available, and none can be provisioned.
-
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from optsched.local.assets import Assets, Progress
 
-
 READY_TIMEOUT_S = 120.0
 PROBE_TIMEOUT_S = 2.0
 PROBE_INTERVAL_S = 0.05
@@ -147,7 +146,7 @@ class ControlPlane:
 
     def is_ready(self) -> bool:
         """Return whether the health probe of every component answers OK."""
-        return all(self._answers(name) for name in self.components)
+        return all(self._is_healthy(name) for name in self.components)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Issue a client certificate to a user; return the path of the user's kubeconfig.
@@ -211,7 +210,7 @@ class ControlPlane:
                 raise PlaneError(f"{name} cannot be started: {command[0]}: {e.strerror}") from e
         for name in names:
             deadline = time.monotonic() + READY_TIMEOUT_S
-            while not self._answers(name):
+            while not self._is_healthy(name):
                 if processes.has_ended(self._spawned[name]):
                     raise PlaneError(f"{name} ended while starting:\n{self._tail_log(name)}")
                 if time.monotonic() > deadline:
@@ -221,8 +220,7 @@ class ControlPlane:
                     )
                 time.sleep(PROBE_INTERVAL_S)
 
-    def _answers(self, name: str) -> bool:
-        """Return whether a component's health endpoint answers with status 200."""
+    def _is_healthy(self, name: str) -> bool:
         path = {ETCD: "/health", API_SERVER: "/readyz"}.get(name, "/healthz")
         connection: http.client.HTTPConnection
         if name == ETCD:

@@ -4,7 +4,6 @@ The watchdog's standard input is a pipe whose other end only the owner holds. Th
 the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
 alternative, because it watches the *thread* that started a component. The thread may end long
 before its process.
-
 """
 
 from __future__ import annotations

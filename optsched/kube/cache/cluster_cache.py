@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.listing import Raw
 
-
 _REMEMBERED: Final = 512
 """Number of recently deleted objects to remember, because a late event could restore them. Late
 events arrive soon after the deletion.

@@ -43,23 +43,19 @@ if TYPE_CHECKING:
 
     OnChange = Callable[[Kind, Raw | None, Raw | None], None]
 
-
 log = logging.getLogger(__name__)
 
 MAX_ANSWERS: Final = 10_000
 """Maximum number of probe results to remember."""
 
-
 MAX_REMEMBERED: Final = 2_000
 """Number of deleted objects to remember per kind, because responses to writes may arrive late."""
-
 
 MAX_UNWATCHED: Final = 10_000
 """Maximum number of unwatched objects to remember; see `Store.record_unwatched`."""
 
 UNWATCHED_MS: Final = 8000
 """Milliseconds for which an unwatched object is remembered; no watch reports its changes."""
-
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Page, Raw
 
-
 RETRIES: Final = BackoffSteps(first_s=0.2, max_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
@@ -205,7 +204,6 @@ async def reflect(
         Function that waits for a number of seconds.
     on_failure
         Function called on every failure; the failed request is retried.
-
     """
     while True:
         step = reflection.step()

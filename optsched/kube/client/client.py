@@ -36,7 +36,15 @@ from optsched.api.kinds import (
     object_path,
 )
 from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
-from optsched.kube.client.errors import Garbled, Gone, KubeError, NotFound, Unreachable, parse_error
+from optsched.kube.client.errors import (
+    Conflict,
+    Garbled,
+    Gone,
+    KubeError,
+    NotFound,
+    Unreachable,
+    parse_error,
+)
 from optsched.kube.client.kubeconfig import (
     copy_pipes,
     default_places,
@@ -51,7 +59,6 @@ if TYPE_CHECKING:
     from optsched.admission.review import AccessQuestion
     from optsched.api.kinds import Kind
     from optsched.kube.client.listing import Raw
-
 
 CONNECTIONS: Final = 160
 """Maximum number of connections, enough for 64 binds, one watch per kind and all other writes.
@@ -88,7 +95,6 @@ _HEADERS: Final = {
 _USUAL: Final = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S)
 _BINDING: Final = aiohttp.ClientTimeout(total=BIND_S, sock_connect=CONNECT_S)
 _WATCHING: Final = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=IDLE_S)
-
 
 DEFAULT_NAMESPACE: Final = "default"
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -475,6 +481,33 @@ async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
     status = (await api.create(Ref(kind, "", ""), body)).get("status")
     return status if isinstance(status, dict) else {}
+
+
+async def patch_current(
+    api: Client,
+    ref: Ref,
+    change: Callable[[Raw], Raw | None],
+    tries: int,
+    subresource: str = "",
+) -> bool:
+    """Read an object and patch it; after a conflict, read the object again and repeat.
+
+    `change` returns the patch for the object as read, or None if no patch is necessary. `tries` is
+    the maximum number of patches sent; the conflict of the last patch is raised. Returns whether
+    the object was patched.
+    """
+    while True:
+        tries -= 1
+        body = change(await api.read(ref))
+        if body is None:
+            return False
+        try:
+            await api.patch(ref, body, subresource)
+        except Conflict:
+            if not tries:
+                raise
+        else:
+            return True
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:

@@ -72,6 +72,11 @@ _REGEX: Final = re.compile(
 class KubeError(Exception):
     """Raised when a request to the API server fails."""
 
+    @property
+    def label(self) -> str:
+        """The name of the error class, as a metric label."""
+        return type(self).__name__
+
 
 class Unreachable(KubeError):
     """The server sent no response, but may have executed the request."""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
 
-
 Raw: TypeAlias = "dict[str, Any]"
 """A Kubernetes object as decoded JSON."""
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.events import EventRecorder
     from optsched.session.ports import Clock
 
-
 MAX_CONCURRENT: Final = 64
 """Maximum number of concurrent requests; more would slow down each request."""
 

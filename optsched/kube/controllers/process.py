@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
 
-
 log = logging.getLogger(__name__)
-
 
 SHUTDOWN_S: Final = 2.0
 """Timeout in seconds of each shutdown step: writing events and releasing the lease."""
@@ -56,7 +54,6 @@ class Settings:
         The addresses that serve health, and also metrics if `metrics` is None.
     metrics
         The settings of metrics over TLS, or None to serve metrics over HTTP at `listen`.
-
     """
 
     controllers: Sequence[Controller]

@@ -45,7 +45,6 @@ _NAME: Final = 200
 _MESSAGE: Final = 1024
 """The API server's length limit for event messages (NoteLengthLimit in `validateV1EventSeries`)."""
 
-
 _MAX_COUNT: Final = 2**31 - 1
 """The largest value of an event's `count`, which is a 32-bit integer."""
 

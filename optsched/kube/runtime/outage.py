@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.kube.client.errors import KubeError
 
-
 log = logging.getLogger(__name__)
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from optsched.kube.runtime.timing import Timing
 
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -25,6 +25,7 @@ from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.formats.snapshots.bound_devices import BOUND_DEVICES, device_condition
+from optsched.kube.client.client import patch_current
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.client.listing import ref_by_key
 from optsched.kube.scheduler.status import UNSCHEDULABLE
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
-
 
 CLAIM_TRIES: Final = 8
 """Maximum number of attempts to reserve a claim; each conflict causes a new attempt."""
@@ -184,7 +184,6 @@ async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
 _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
 """The status patch that removes a claim's allocation and reservations; null removes a field."""
 
-
 _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create the claim again without these spaces"
@@ -303,26 +302,21 @@ async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: 
     The resource version is a precondition, so a scheduler that no longer leads cannot overwrite the
     current leader's condition.
     """
-    for attempt in range(_RECORD_TRIES):
-        pod = await api.read(ref)
+
+    def add_condition(pod: Raw) -> Raw | None:
         meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
         if meta.get("uid", "") != uid or spec.get("nodeName"):
-            return
+            return None
         conditions = status.get("conditions") or ()
         known = [each for each in conditions if each.get("type") == BOUND_DEVICES]
         if [each.get("message") for each in known] == [message]:
-            return
-        body = {
-            "metadata": {"uid": uid, "resourceVersion": meta.get("resourceVersion")},
+            return None
+        return {
+            "metadata": {"uid": uid, **version_precondition(pod)},
             "status": {"conditions": with_condition(pod, device_condition(message, now_ms))},
         }
-        try:
-            await api.patch(ref, body, "status")
-        except Conflict:
-            if attempt == _RECORD_TRIES - 1:
-                raise
-        else:
-            return
+
+    await patch_current(api, ref, add_condition, _RECORD_TRIES, "status")
 
 
 SCHEDULED = "PodScheduled"

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.volume_binder import PendingVolumes
     from optsched.session.ports import Clock
 
-
 MAX_CONCURRENT: Final = 64
 RETRIES: Final = BackoffSteps(first_s=0.1, max_s=2.0)
 FAULTS: Final = 5
@@ -408,9 +407,8 @@ class _Refused(Exception):
 
 
 def _failure(error: KubeError) -> Failure:
-    if isinstance(error, ApiError):
-        return Failure(error.label, error.message or error.title)
-    return Failure(type(error).__name__, str(error))
+    text = error.message or error.title if isinstance(error, ApiError) else str(error)
+    return Failure(error.label, text)
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, max_s=60.0)

@@ -356,6 +356,16 @@ class Evictor:
                     each.batch.is_final = True
         return not self._is_current(pending)
 
+    async def _is_withdrawn(self, pending: _Pending) -> bool:
+        """Return whether an eviction must no longer be sent, and withdraw such an eviction."""
+        pending.is_sent = False
+        if await self._settle(pending):
+            return True
+        if not self._context.may_evict():
+            self._spare(pending, "stood-down")
+            return True
+        return False
+
     def _is_current(self, pending: _Pending) -> bool:
         return self._pending.get(pending.victim.eviction.task) is pending
 
@@ -508,10 +518,7 @@ class Evictor:
 
     async def _evict(self, pending: _Pending) -> None:
         victim, task = pending.victim, pending.victim.eviction.task
-        if not self._is_current(pending) or await self._settle(pending):
-            return
-        if not self._context.may_evict():
-            self._spare(pending, "stood-down")
+        if not self._is_current(pending) or await self._is_withdrawn(pending):
             return
         known = self._cache.task(task)
         if known is None or known.uid != victim.uid or not known.status.is_standing:
@@ -541,11 +548,7 @@ class Evictor:
                 except (TooMany, ServerFault) as refusal:
                     if pending.override is None or not _is_of_budget(refusal):
                         raise
-                    pending.is_sent = False
-                    if await self._settle(pending):
-                        return
-                    if not self._context.may_evict():
-                        self._spare(pending, "stood-down")
+                    if await self._is_withdrawn(pending):
                         return
                     pending.is_sent = True
                     deleted = await self._delete(pending, version, grace_s, refusal)
@@ -571,11 +574,7 @@ class Evictor:
             if pod is None:
                 self._end(pending)
                 return
-            pending.is_sent = False
-            if await self._settle(pending):
-                return
-            if not self._context.may_evict():
-                self._spare(pending, "stood-down")
+            if await self._is_withdrawn(pending):
                 return
             version = version_of(pod)
 

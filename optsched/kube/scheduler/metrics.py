@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.session.session import Report
 
-
 _MS: Final = tuple(5.0 * 2**i for i in range(15))
 """Buckets of Volcano's histograms (pkg/scheduler/metrics), from 5 ms to 82 s."""
 

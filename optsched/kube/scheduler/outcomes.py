@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.status import Outcome
     from optsched.session.ports import Clock
 
-
 log = logging.getLogger(__name__)
-
 
 _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
@@ -46,7 +44,6 @@ YOUNG_MS: Final = 2_000
 
 MADE_WITHIN_MS: Final = 5_000
 """Milliseconds that a controller may take to create a PodGroup or a gang's next pod."""
-
 
 TOGETHER_MS: Final = 1_000
 """Milliseconds during which a gang's binds are collected into one event."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy, SolverKind
     from optsched.session.ports import Clock
 
-
 READ_S: Final = 1.0
 """Seconds between two reads of the policy file; shorter if the scheduling period is shorter."""
 

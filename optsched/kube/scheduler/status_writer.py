@@ -22,7 +22,8 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.reader import is_standing
-from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from optsched.kube.client.client import patch_current
+from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.scheduler.bind_preparation import (
     ClaimDeallocation,
     GateOpening,
@@ -47,16 +48,14 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
     from optsched.kube.scheduler.binder import GangBackoff
 
-
 log = logging.getLogger(__name__)
-
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 BY_SCHEDULER: Final = "PreemptionByScheduler"
 """The condition's reason, which Kubernetes also uses (`PodReasonPreemptionByScheduler`)."""
 
 NOT_DELETED: Final = "DeletionWithdrawn"
-_MAX_CONFLICTS: Final = 5
+_RESET_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +87,17 @@ async def mark_disruption(
 
 async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
     """Set the condition DisruptionTarget to False, unless the pod has finished or terminates."""
-    for left in reversed(range(_MAX_CONFLICTS)):
-        pod = await api.read(reset.ref)
+    condition = _condition("False", NOT_DELETED, reset.message, reset.now_ms)
+
+    def reset_condition(pod: Raw) -> Raw | None:
         if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):
-            return
-        condition = _condition("False", NOT_DELETED, reset.message, reset.now_ms)
-        body = {
+            return None
+        return {
             "metadata": {"uid": reset.uid, "resourceVersion": version_of(pod)},
             "status": {"conditions": with_condition(pod, condition)},
         }
-        try:
-            await api.patch(reset.ref, body, "status")
-        except Conflict:
-            if not left:
-                raise
-        else:
-            return
+
+    await patch_current(api, reset.ref, reset_condition, _RESET_TRIES, "status")
 
 
 def _is_marked(pod: Manifest) -> bool:
@@ -247,7 +241,7 @@ class RefusedWrites:
 
     def record_refusal(self, ref: Ref, error: KubeError) -> None:
         """Report a rejected write, and revoke the assumption that depends on the write."""
-        reason = error.label if isinstance(error, ApiError) else type(error).__name__
+        reason = error.label
         self._counter.labels(ref.kind.kind, reason).inc()
         if len(self._faults) >= MAX_REMEMBERED:
             self._faults.clear()

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from optsched.api.kinds import Ref
 from optsched.formats.files.x509 import Authority, Credential, general_name, pem
+from optsched.kube.client.client import patch_current
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.units.input_errors import why_unreadable
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.session.ports import Clock
-
 
 SERVER_LIFE: Final = timedelta(days=90)
 AUTHORITY_RENEWAL: Final = timedelta(days=365)
@@ -153,7 +153,6 @@ def _is_valid(certificate: x509.Certificate, now: datetime, ahead: timedelta) ->
 
 
 log = logging.getLogger(__name__)
-
 
 _AUTHORITY_KEY: Final = "ca.key"
 _LEAF: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authority"}
@@ -299,17 +298,9 @@ async def trust_authority(
     Configurations that do not exist are skipped. Raises KubeError on other API server errors, or if
     other clients keep changing a configuration.
     """
-    for ref in refs:
-        try:
-            await _trust_in(api, ref, b64encode(authority).decode(), url)
-        except NotFound:
-            log.debug("%s: does not exist", ref)
+    bundle = b64encode(authority).decode()
 
-
-async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
-    conflicts = 0
-    while True:
-        found = await api.read(ref)
+    def add_authority(found: Raw) -> Raw | None:
         hooks = found.get("webhooks") or []
         desired: list[Raw] = []
         for hook in hooks:
@@ -320,17 +311,16 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
                 config["url"] = f"{url.rstrip('/')}{path}"
             desired.append({**hook, "clientConfig": {**config, "caBundle": bundle}})
         if desired == hooks:
-            return
+            return None
         version = found["metadata"]["resourceVersion"]
+        return {"metadata": {"resourceVersion": version}, "webhooks": desired}
+
+    for ref in refs:
         try:
-            await api.patch(ref, {"metadata": {"resourceVersion": version}, "webhooks": desired})
-        except Conflict:
-            conflicts += 1
-            if conflicts == MAX_CONFLICTS:
-                raise
-            continue
-        log.info("%s: trusts the certificate of this server", ref)
-        return
+            if await patch_current(api, ref, add_authority, MAX_CONFLICTS):
+                log.info("%s: trusts the certificate of this server", ref)
+        except NotFound:
+            log.debug("%s: does not exist", ref)
 
 
 class ServedCertificate:

@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from optsched.kube.serving.certificates import CertificateFiles
     from optsched.session.ports import Clock
 
-
 log = logging.getLogger(__name__)
 
 Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
 """Returns the metrics with the given names, or all metrics, in the Prometheus text format."""
-
 
 HEALTH: Final = "/healthz"
 READY: Final = "/readyz"

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
 
-
 log = logging.getLogger(__name__)
-
 
 POLL_S: Final = 5.0
 """Seconds between two checks of certificates and webhook configurations."""

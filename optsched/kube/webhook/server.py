@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     from optsched.kube.webhook.world import LiveWorld, TemplateValidator
     from optsched.session.ports import Clock
 
-
 log = logging.getLogger(__name__)
-
 
 MAX_BODY: Final = 8 * 2**20
 """Maximum size of a review in bytes.
@@ -81,7 +79,6 @@ a denial with a reason instead of a timeout.
 _JSON: Final = "application/json"
 
 _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
-
 
 SMALL: Final = 64 * 2**10
 """Maximum size in bytes of a small body; most jobs are ten times smaller."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
-
 KINDS: Final = (QUEUE, NAMESPACE, PRIORITY_CLASS, JOB_TEMPLATE)
 
 log = logging.getLogger(__name__)
