@@ -348,8 +348,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If False, the pipeline calls `Rule.open` of a
-        custom rule twice: for the problem, and for the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline calls
+        `Rule.open` of a custom rule twice: with and without the terminating pods of the problem.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 

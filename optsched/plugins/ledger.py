@@ -1,6 +1,6 @@
 """Running totals of the greedy pipeline's placements and evictions, shared by all rules.
 
-The totals are lists: rules read single numbers, and a list is faster than an array for that.
+The totals are lists, because a single number is read faster from a list than from an array.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang uses no resources; False does not mean that it uses some."""
+        """Return True only if a gang uses no resources; some gangs without usage yield False."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:

@@ -84,7 +84,8 @@ class Entitling(Protocol):
     """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """True if a queue may lose a pod once it exceeds its deserved share of a resource of the pod.
+    """True if a queue may lose a pod once the queue exceeds its deserved share of any resource that
+    the pod uses.
 
     If `returns_by_use` is False, the queue must exceed its deserved share of a resource that the
     reclaiming gang requests.

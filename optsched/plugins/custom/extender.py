@@ -217,8 +217,6 @@ class Extender(Rule):
 
     Attributes
     ----------
-    service
-        The address and timeout of the service.
     paths
         (verb, path) pairs of all configured calls.
     ignorable
@@ -226,8 +224,6 @@ class Extender(Rule):
     managed
         The resources that the service manages; empty if it manages all. The rule makes calls only
         for tasks that request a managed resource.
-    outside
-        The port that sends the calls.
 
     """
 

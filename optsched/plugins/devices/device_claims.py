@@ -211,7 +211,6 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Yield descriptions: devices per DeviceClass, then alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:

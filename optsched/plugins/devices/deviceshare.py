@@ -458,7 +458,6 @@ def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Allocation]]) -> list[Usage]:
-    """Return the usage of each device of a node: the sum of the shares of its residents."""
     used = [Usage() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:

@@ -117,7 +117,6 @@ def _has_policy(node: Node, policy: str) -> bool:
 
 
 def _policy_of(node: Node) -> str:
-    """Return a phrase that describes the topology policy of a node."""
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
@@ -130,14 +129,7 @@ def _policy_of(node: Node) -> str:
 
 @dataclass(frozen=True)
 class NumaAware(Rule):
-    """Rule: the kubelet of a node can align the exclusive CPUs and GPUs of its pods.
-
-    Attributes
-    ----------
-    weight
-        Weight of the node score.
-
-    """
+    """Rule: the kubelet of a node can align the exclusive CPUs and GPUs of its pods."""
 
     name = "numa-aware"
     hard_switch = Switch.PREDICATE

@@ -135,8 +135,6 @@ class Entitled(Rule):
 
     Attributes
     ----------
-    rules
-        The rule set of the policy.
     reach
         The actions that may evict: preempt, reclaim, both or none.
 
@@ -398,7 +396,6 @@ class _Shares:
         return held
 
     def _select_deserved(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
-        """Return the deserved share of a queue, restricted to the requested resources."""
         due = self._due.get(queue.name, {})
         return {r: due[r] for r in requested if due.get(r, 0) > 0}
 

@@ -1,9 +1,9 @@
 """Check whether a gang's minimum fits an empty cluster, and explain why not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
-Taints, node labels and plugins that check single nodes still apply. Pods of other gangs, queue
-limits and constraints that other pods may help to satisfy (e.g. required pod affinity or topology
-spread) are ignored. So a gang that does not fit the empty cluster can never start on these nodes.
+Taints, node labels and rules on single nodes apply. Pods of other gangs, queue limits and
+constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread) are
+ignored. A gang that does not fit the empty cluster can therefore never start on these nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of checks of single nodes by plugins; then all other gangs count as fitting."""
+"""Maximum number of checks of single nodes by rules; later gangs are assumed to fit."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -87,16 +87,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; caches the `Lack` of each minimum.
-
-    Parameters
-    ----------
-    outcome
-        The problem and its decisions.
-    rules
-        The rule set of the policy.
-
-    """
+    """The nodes of a problem without their pods; caches the `Lack` of each minimum."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._outcome = outcome
@@ -115,7 +106,7 @@ class EmptyCluster:
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the minimum of an unstarted gang, or one pod for a started gang."""
+        """Return what an unstarted gang lacks for its minimum, or one pod for a started gang."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -274,7 +265,7 @@ _MOST_COMPARED: Final = 16
 
 
 class _TooManyChecksError(Exception):
-    """Raised when plugins have checked nodes `MOST_CHECKS` times."""
+    """Raised when rules have checked nodes `MOST_CHECKS` times."""
 
 
 class _Nodes:
@@ -388,8 +379,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. All of them are made unlimited at first; then
-            # each limit that makes no difference is restored.
+            # Comparing many resources takes minutes. If there are many, all are made unlimited at
+            # first, and then each limit that makes no difference is restored.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

@@ -31,7 +31,7 @@ SHOWN = 4
 """Maximum number of different rejection reasons that a sentence lists."""
 
 MOST_TRIED = 256
-"""Maximum number of pods of a gang whose pods an explanation tries to place one by one."""
+"""Maximum number of pods that an explanation tries to place one by one."""
 
 _OF_QUEUES = frozenset(
     {
@@ -109,7 +109,7 @@ class Explainer:
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
     def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
-        """Return a reason that names the gangs nominated to the needed nodes, or None."""
+        """Return a reason that names the gangs whose nominations reserve idle capacity, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
@@ -150,7 +150,7 @@ class Explainer:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
         The gang's pods need not exist. `reasons` contains the reasons of rules, sorted by `RANK`.
-        The result is also None if one of them takes precedence.
+        If one of `reasons` takes precedence, the result is None.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -229,7 +229,7 @@ class Explainer:
 
 
 class PlacedState:
-    """The `Greedy` objects that restrict nodes, after all placements of a plan."""
+    """The `Greedy` objects of rules on nodes, in the state after all placements of a plan."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)
@@ -455,7 +455,7 @@ class _Demand:
         return Reason(ReasonCode.PREDICATES, f"{self.description}: {why}")
 
     def lacking(self) -> Reason:
-        """Return the reason that the nodes that the tasks may use have too few idle resources."""
+        """Return the reason that the tasks lack idle resources on the nodes that they may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)

@@ -107,7 +107,7 @@ class Packing:
         return lacking
 
     def singles(self) -> I64:
-        """Return the number (K, I) of pods of each item that fit alone on a node of each class."""
+        """Return how many pods (K, I) of each item fit on a node of each class without others."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -149,7 +149,7 @@ class Packing:
         )
         if by_item > 0:
             return by_item
-        # A pod is missing if even the minimum that requests least of a resource exceeds the nodes.
+        # A pod is missing if every minimum requests more of a resource than the nodes offer.
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
