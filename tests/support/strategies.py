@@ -57,7 +57,7 @@ from optsched.cluster.topology import (
     TopologyRequest,
 )
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
-from optsched.formats.codec.pod_groups import BarePod, gang_without_group, implicit_gang
+from optsched.formats.codec.pod_groups import gang_without_group, implicit_gang
 from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 
@@ -507,7 +507,7 @@ class _Cluster:
         task = self._task(f"{namespace}/{name}", f"{namespace}/{IMPLICIT_PREFIX}{name}")
         queue = self._draw(st.sampled_from(self._queue_names))
         priority = task.priority + self._draw(st.sampled_from([0, 0, 1]))
-        gang = implicit_gang(BarePod(task, queue, priority, self._draw(labels("sla", "note"))))
+        gang = implicit_gang(task, queue, priority, self._draw(labels("sla", "note")))
         waits = self._draw(st.just(gang.created_ms) | times_ms())
         return replace(gang, waiting_since_ms=waits)
 

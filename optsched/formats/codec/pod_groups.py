@@ -252,44 +252,27 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BarePod:
-    """A bare pod of this scheduler, and the settings of its gang.
+def implicit_gang(task: Task, queue: str, priority: int, annotations: Mapping[str, str]) -> Gang:
+    """Return the gang of a pod without a PodGroup.
 
-    Attributes
-    ----------
-    priority
-        Priority of the pod, without the effect of `volcano.sh/task-priority`.
-    annotations
-        Annotations of the pod.
-
+    `priority` is the pod's priority without the effect of `volcano.sh/task-priority`. `annotations`
+    are the pod's annotations.
     """
-
-    task: Task
-    queue: str
-    priority: int
-    annotations: Mapping[str, str]
-
-
-def implicit_gang(bare_pod: BarePod) -> Gang:
-    """Return the gang of a pod without a PodGroup."""
-    task, phase = bare_pod.task, GangPhase.PENDING
+    phase = GangPhase.PENDING
     if task.status.holds_resources:
         phase = GangPhase.RUNNING
     elif task.status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED):
         phase = GangPhase.COMPLETED
     return Gang(
         key=task.gang,
-        queue=bare_pod.queue,
+        queue=queue,
         min_member=1,
-        priority=bare_pod.priority,
+        priority=priority,
         created_ms=task.created_ms,
-        waiting_since_ms=waiting_since_ms(bare_pod.annotations, task.created_ms),
+        waiting_since_ms=waiting_since_ms(annotations, task.created_ms),
         phase=phase,
         tasks=(task,),
-        annotations=without_annotations(
-            without_annotations(bare_pod.annotations, POD_MARKS), NPU_MARKS
-        ),
+        annotations=without_annotations(without_annotations(annotations, POD_MARKS), NPU_MARKS),
         is_implicit=True,
     )
 

@@ -98,12 +98,6 @@ def queue_of(queue: ApiQueue) -> Queue:
     )
 
 
-def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """Return the past usage recorded in queue annotations, keyed by queue name."""
-    found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
-    return {name: usage for name, usage in sorted(found) if usage is not None}
-
-
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
     """Return the queues sorted by name, with `default` and `root` added if they are missing."""
     builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))

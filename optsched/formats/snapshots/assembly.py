@@ -324,7 +324,7 @@ def assemble(
         `file:line` of each object, for error messages.
 
     """
-    index, options = ObjectIndex(objects, where), options or DecodeOptions()
+    index, options = _ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
     # If several ConfigMaps list the partitions of a GPU or NPU model, the first of them applies.
     devices = DeviceTable()
@@ -375,33 +375,19 @@ def assemble(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class _Entry:
     """One object, and the `file:line` from which it was read."""
 
     obj: dict[str, Any]
     where: str
 
 
-class ObjectIndex:
+class _ObjectIndex:
     """The objects for a snapshot, indexed by kind and key.
 
-    Attributes
-    ----------
-    num_read
-        Number of objects in the index.
-    problems
-        Problems with documents that are not objects, have no name, or occur more than once.
-    ignored
-        Number of objects whose kinds do not belong to a snapshot, keyed by `apiVersion Kind`.
-    left_out
-        (`apiVersion Kind name`, `file:line`) of each object counted in `ignored`.
-    taken_ms
-        Time of the snapshot in ms since 1970, or None if no dump records it.
-    answers
-        Requests to extenders and their replies, as a dump records them.
-    sharding
-        The sharding that a dump records, or None if there is no dump.
-
+    `problems` concern documents that are not objects, have no name, or occur more than once. A
+    dump records `taken_ms` (in ms since 1970), `sharding` and `answers` (requests to extenders and
+    their replies). `Assembled` explains the other attributes.
     """
 
     def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
@@ -412,7 +398,7 @@ class ObjectIndex:
         self.answers: list[tuple[str, str]] = []
         self.sharding: Sharding | None = None
         read = (*READ_KINDS, kinds.CONFIG_MAP)
-        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
+        self._entries: dict[kinds.Kind, dict[str, _Entry]] = {kind: {} for kind in read}
         self._is_dump = False
         for position, obj in enumerate(objects):
             self._add_document(obj, position, where[position] if where else "")
@@ -422,13 +408,12 @@ class ObjectIndex:
             if not self._is_dump:
                 # Annotations for snapshot dumps have no effect in a live cluster.
                 ordered = {
-                    key: Entry(without_snapshot_annotations(entry.obj), entry.where)
+                    key: _Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()
                 }
             self._entries[kind] = ordered
 
-    def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
-        """Return the objects of a kind, keyed and sorted by key."""
+    def objects_of(self, kind: kinds.Kind) -> Mapping[str, _Entry]:
         return self._entries[kind]
 
     def _add_document(self, obj: object, position: int, where: str) -> None:
@@ -482,7 +467,7 @@ class ObjectIndex:
         key = f"{completed['namespace']}/{name}" if kind.namespaced else name
         if key in self._entries[kind]:
             self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
-        self._entries[kind][key] = Entry(obj, where)
+        self._entries[kind][key] = _Entry(obj, where)
 
     def _read_answers(self, obj: dict[str, Any], where: str) -> None:
         found = obj.get("answers") or []

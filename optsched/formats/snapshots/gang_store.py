@@ -11,7 +11,6 @@ from optsched.api.wellknown import ADMITTED_QUEUE, format_joined
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
 from optsched.formats.codec.pod_groups import (
     AT_THEIR_END,
-    BarePod,
     ShuffleTimes,
     gang_of_group,
     gang_of_scheduling_group,
@@ -223,7 +222,7 @@ class GangStore:
             queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
             if is_gang_of_bare_pod(key):
                 priority = self._pods.priority_of(pod)
-                gang = implicit_gang(BarePod(task, queue, priority, pod.annotations))
+                gang = implicit_gang(task, queue, priority, pod.annotations)
                 problem = self._find_access_problem(key, pod, task, queue)
                 if problem is not None and not gang.problem:
                     gang = replace(gang, problem=problem)

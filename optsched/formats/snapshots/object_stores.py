@@ -13,7 +13,7 @@ from optsched.formats.codec.gpu_shares import NO_TABLE, replace_geometries
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.codec.nodes import parse_node, with_shards
 from optsched.formats.codec.numatopologies import parse_numa
-from optsched.formats.codec.queues import queue_of, read_usage, usage_of, with_builtin_queues
+from optsched.formats.codec.queues import queue_of, read_usage, with_builtin_queues
 from optsched.formats.codec.resource_claims import (
     Stock,
     parse_device_claim,
@@ -136,7 +136,8 @@ class QueueStore(ParsedStore["ApiQueue"]):
         shown = tuple(known[q.name] if known.get(q.name) == q else q for q in fresh)
         if shown != self.shown:
             self.shown = shown
-        self.usage = usage_of(self.by_key.values())
+        usage = ((q.name, read_usage(q.meta.annotations)[0]) for q in self.by_key.values())
+        self.usage = {name: found for name, found in sorted(usage) if found is not None}
         return True
 
 

@@ -18,7 +18,7 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.cluster.trace import TraceProblem
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
-from optsched.formats.codec.pod_groups import BarePod, implicit_gang
+from optsched.formats.codec.pod_groups import implicit_gang
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
@@ -298,7 +298,7 @@ class _PodReader:
             gang=f"{DEFAULT_NAMESPACE}/{IMPLICIT_PREFIX}{row.name}",
             created_ms=created_ms,
         )
-        return implicit_gang(BarePod(task, DEFAULT_QUEUE, 0, {}))
+        return implicit_gang(task, DEFAULT_QUEUE, 0, {})
 
 
 def _pod_row(row: _Row) -> PodRow:

@@ -28,6 +28,7 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.codec.nodes import offered_amounts
+from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document
@@ -66,7 +67,6 @@ KIND: Final = "Trace"
 _KIND_LINE: Final = re.compile(
     rf"""(?:^|[{{,\s])["']?kind["']?[ \t]*:[ \t]*["']?{KIND}["']?(?:[\s,}}]|$)""", re.M
 )
-DEFAULT_NAMESPACE: Final = "default"
 
 _LABELS: Final = mapping("Labels.", {"type": "string"})
 _SPAN: Final = "a duration such as 90s, 2h or 1h30m"

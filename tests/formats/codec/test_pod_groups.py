@@ -10,7 +10,6 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.formats.codec.pod_groups import (
-    BarePod,
     gang_of_group,
     gang_without_group,
     implicit_gang,
@@ -184,7 +183,7 @@ def test_controllers_make_no_group_that_a_user_named_like_theirs():
 def test_a_pod_on_its_own_is_a_gang(status: TaskStatus, phase: GangPhase):
     alone = task("p", status, gang="ns/pod:p", priority=9, created_ms=3)
     marks = {"volcano.sh/task-priority": "9", "scheduling.volcano.sh/queue-name": "q", "sla": "1m"}
-    assert implicit_gang(BarePod(alone, "q", 4, marks)) == Gang(
+    assert implicit_gang(alone, "q", 4, marks) == Gang(
         key="ns/pod:p",
         queue="q",
         min_member=1,
