@@ -117,8 +117,7 @@ class Tdm(Rule):
             return None
         tasks = [running.tasks[v] for v in leaving.tolist()]
         order = sorted(
-            range(len(tasks)),
-            key=lambda i: (tasks[i].priority, -tasks[i].created_ms, tasks[i].key),
+            range(len(tasks)), key=lambda i: (tasks[i].priority, -tasks[i].created_ms, tasks[i].key)
         )
         snapshot = problem.snapshot
         reasons: dict[int, str] = {}

@@ -251,8 +251,7 @@ class _UnclaimedCapacity(Greedy):
         request = self._ledger.request[task_class]
         requested = [(r, claims) for r, claims in self._claims.items() if request[r]]
         return min(
-            (max(c.unclaimed(queue), 0) // request[r] for r, c in requested),
-            default=int(UNLIMITED),
+            (max(c.unclaimed(queue), 0) // request[r] for r, c in requested), default=int(UNLIMITED)
         )
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
@@ -263,10 +262,7 @@ class _UnclaimedCapacity(Greedy):
 
 
 def _claim_of(
-    queue: Queue,
-    children: Mapping[str, Sequence[Queue]],
-    resource: str,
-    use: Mapping[str, int],
+    queue: Queue, children: Mapping[str, Sequence[Queue]], resource: str, use: Mapping[str, int]
 ) -> int:
     """Return the committed amount of a queue, as defined in `Guarantee`.
 
