@@ -429,7 +429,6 @@ def preferred_nodes(problem: Problem) -> Bool | None:
 
 
 def _find_own_nodes(problem: Problem) -> Bool | None:
-    """Return the mask (N,) of nodes in the scheduler's shard, or None without sharding."""
     names = problem.snapshot.sharding.nodes
     if names is None:
         return None

@@ -251,7 +251,6 @@ class _GroupLimit:
 
 
 def _find_limits(problem: Problem) -> Mapping[str, Sequence[_GroupLimit]]:
-    """Return each queue's limits on node groups; queues without limits are omitted."""
     snapshot, resources = problem.snapshot, problem.resources
     queues = [q for q in snapshot.queues if q.node_groups.limits]
     if not queues:

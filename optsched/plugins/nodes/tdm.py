@@ -236,7 +236,6 @@ class _Order(Greedy):
         return (float(self._later[gang]),)
 
     def is_starving(self, gang: int) -> bool:
-        """Return whether a gang has pending tasks and is not preemptable."""
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:

@@ -159,7 +159,6 @@ class _TierLevel:
 
     @cached_property
     def _gangs(self) -> I64:
-        """The indices (m,) of the gangs in the tier."""
         return np.flatnonzero(self.tier_of == self.tier)
 
 
@@ -244,7 +243,6 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return the step size (R,) of each resource in base units."""
         unit = problem.derived(_find_units)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
@@ -257,12 +255,10 @@ class Shortfall:
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """The indices (target, queue) of the True elements of `member`."""
         target, queue = np.nonzero(self.member)
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return the usage (K, R) that counts toward each target, if the queues use `held`."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])

@@ -81,10 +81,6 @@ class _PriorityVotes(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`.
-
-        The mask selects tasks of the preempting gang and of gangs with lower priority.
-        """
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang

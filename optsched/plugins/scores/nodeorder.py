@@ -246,7 +246,6 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return each image's bytes (N,) on each node, keyed by image; 0 if the node lacks it."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -318,7 +317,6 @@ class Preferences:
         return found
 
     def _by_topology_key(self, selecting: Relation) -> list[tuple[str, I64]]:
-        """Return the affinity terms in `selecting`, grouped by topology key."""
         known = self._rows_of
         if selecting not in known:
             found: dict[str, list[int]] = {}

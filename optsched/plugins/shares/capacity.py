@@ -69,10 +69,7 @@ class Capacity(Rule):
         return found
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`.
-
-        The level minimises the unallocated demand within deserved shares.
-        """
+        """See `Rule`. The level minimises the unallocated demand within deserved shares."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)

@@ -89,7 +89,6 @@ class DrfOrder(Greedy):
 
     @cached_property
     def _inverse(self) -> list[float]:
-        """One divided by the cluster total of each resource; 0 if the total is 0."""
         return [1.0 / t if t else 0.0 for t in self._problem.total.tolist()]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:

@@ -189,7 +189,6 @@ def _view(problem: Problem, requested: I64) -> _View:
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
-    """Return the dominant share (Q,) of each queue's `amounts` (Q, R)."""
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest

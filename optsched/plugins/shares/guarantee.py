@@ -177,7 +177,6 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
 
 
 def _guaranteed(problem: Problem) -> list[int]:
-    """Return the indices of the resources that some queue's guarantee contains."""
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
@@ -230,7 +229,6 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add an amount to the usage of a queue; a negative amount reduces it."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change

@@ -210,7 +210,6 @@ class Proportion(Rule):
 
 
 def _sum_future_idle(outcome: Outcome) -> I64:
-    """Return the sum (R,) of the future idle amounts of nodes; negative amounts count as 0."""
     total: I64 = np.maximum(outcome.future_idle, 0).sum(axis=0)
     return total
 
@@ -302,7 +301,6 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class) > 0
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """See `Reclaiming`. Evictions in other queues do not change the deserved share."""
         return self.max_tasks(queue, task_class)
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
@@ -317,14 +315,9 @@ class _Shares(Greedy):
         )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """See `Reclaiming`. Queues with an overuse tolerance come first."""
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`.
-
-        The mask selects tasks of queues that use more than reclaim must leave to them.
-        """
         log, queue_of = self._ledger.gang_log, self._ledger.queue_of
         for queue in {queue_of[gang] for gang in log[self._log_read :]} - {-1}:
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -344,7 +337,6 @@ class _Shares(Greedy):
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether the usage `held` (R,) exceeds what reclaim must leave to a queue."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 

@@ -189,7 +189,6 @@ def find_ceilings(problem: Problem) -> I64:
 
 
 def _is_limited(problem: Problem) -> bool:
-    """Return whether any queue has a capability."""
     return bool((problem.queues.capability < UNLIMITED).any())
 
 
@@ -243,7 +242,6 @@ class _Ceilings(SubtreeLimits):
         self._expectable: list[list[int]] = _expectable(problem).tolist()
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
-        """See `Preempting`."""
         request, used = self._ledger.request[task_class], self._ledger.subtree_used
         binding = ((a, r, most) for a, r, most in self._binding[queue] if request[r])
         fitting = (max(most - used[a][r] + freed[r], 0) // request[r] for a, r, most in binding)
@@ -259,7 +257,6 @@ class _Ceilings(SubtreeLimits):
         return 1 if fits else -1
 
     def _least_request(self, gang: int) -> list[tuple[int, int]]:
-        """Return the `minResources` of a gang as (resource index, amount) pairs."""
         row = self._least[gang]
         requested = np.flatnonzero(row)
         return list(zip(requested.tolist(), row[requested].tolist(), strict=True))
@@ -446,7 +443,6 @@ class LeafQueues(Rule):
 
 
 def _excluded(problem: Problem) -> Bool:
-    """Return the mask (G,) of gangs in parent queues."""
     found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
     return found
 

@@ -168,7 +168,6 @@ def _child_queues(world: World) -> dict[str, list[str]]:
 def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
-    """Return the `_Claim` of each queue, by queue name."""
     own, demand = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}

@@ -229,7 +229,6 @@ class ShareTree:
                 node = node.above
 
     def _refresh(self, node: _Node) -> None:
-        """Recompute the stale shares of a node and its descendants."""
         if not node.is_stale:
             return
         node.is_stale = False

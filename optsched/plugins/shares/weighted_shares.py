@@ -218,7 +218,6 @@ class _Column:
             self.whole[tree.root] = self.own[tree.root]
 
     def _share_out(self, total: int, owner: int, members: Sequence[int]) -> None:
-        """Divide a total among a queue's child queues and its direct gangs."""
         if owner >= 0:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]

@@ -256,7 +256,6 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _number_by_volumes(problem: Problem) -> I64:
-    """Return a number (V,) per running task, equal for equal volumes of scarce drivers."""
     facts, running = problem.derived(_facts), running_tasks(problem)
     return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 

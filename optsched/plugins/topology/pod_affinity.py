@@ -281,7 +281,6 @@ def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
 
 
 def _carried_by_pending(problem: Problem) -> set[int]:
-    """Return the affinity and anti-affinity terms that any pending task carries."""
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
 
@@ -563,7 +562,6 @@ class _TasksByDomain:
 
     @cached_property
     def tasks(self) -> Sequence[tuple[Task, Node]]:
-        """All residents and placed tasks, each with its node."""
         residents = [(t, n) for n in self.world.snapshot.nodes for t in n.residents]
         return residents + [(p.task, p.node) for p in self.world.placements]
 
@@ -573,7 +571,6 @@ def _with_anti_affinity(node: Node) -> tuple[Task, ...]:
 
 
 def _selects(world: World, term: PodTerm, task: Task) -> bool:
-    """Return whether a pod affinity term selects a task."""
     if term.selector is None or not term.selector.matches(task.labels):
         return False
     if task.namespace in term.namespaces:
