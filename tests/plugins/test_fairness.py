@@ -17,7 +17,7 @@ from optsched.cluster.snapshot import Queue
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity
-from optsched.plugins.shares.fairness import _view, ideal_parts, queue_shares
+from optsched.plugins.shares.fairness import _find_exceeded_limits, ideal_parts, queue_shares
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.shares.queue_limits import Capability
 from optsched.plugins.shares.tree_shares import guaranteed_parts
@@ -87,7 +87,7 @@ def contests_of_queues(draw):
 def test_filling_finds_what_linear_programs_find(snapshot):
     problem = compile_problem(snapshot)
     requested = problem.queues.requested
-    view = _view(problem, requested)
+    view = _find_exceeded_limits(problem, requested)
     floor = guaranteed_parts(problem.queues.guarantee, requested)
     asking = np.flatnonzero(view.dominant > 0)
     # The guarantees must not exceed the capacity.

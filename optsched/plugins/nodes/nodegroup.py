@@ -8,6 +8,7 @@ and limits of a queue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,8 +112,8 @@ class NodeGroup(Rule):
                 where = f"group {group}" if group else "no group"
                 detail = f"queue {gang.queue} may not use node {node.name} of {where}"
                 yield Violation(self.name, f"task {task.key}", detail)
-            spot = gang.queue, group or ""
-            gained[spot] = summed((gained.get(spot, {}), task_usage(task)))
+            key = gang.queue, group or ""
+            gained[key] = summed((gained.get(key, {}), task_usage(task)))
         held = _sum_usage_by_group(world.snapshot)
         for (name, group), gain in gained.items():
             limits = dict(world.snapshot.queue_by_name[name].node_groups.limits)
@@ -159,13 +160,13 @@ class NodeGroup(Rule):
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Only the queue's running tasks in limited groups are relevant."""
-        spots = problem.derived(_find_limits).get(problem.classes.queues[task_class])
-        if not spots:
+        group_limits = problem.derived(_find_limits).get(problem.classes.queues[task_class])
+        if not group_limits:
             return None
         running = running_tasks(problem)
         found = np.full(len(running), -1, np.int64)
-        for number, spot in enumerate(spots):
-            found[_find_counted_tasks(problem, spot)] = number
+        for number, group_limit in enumerate(group_limits):
+            found[_find_counted_tasks(problem, group_limit)] = number
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -177,14 +178,14 @@ class NodeGroup(Rule):
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()
-        for spot in (s for spots in problem.derived(_find_limits).values() for s in spots):
-            of_queue = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
-            is_limited = (supplied >= 0) & of_queue[:, None] & spot.nodes[None, :]
+        for group_limit in chain.from_iterable(problem.derived(_find_limits).values()):
+            of_queue = np.array([q == group_limit.queue for q in problem.classes.queues], np.bool_)
+            is_limited = (supplied >= 0) & of_queue[:, None] & group_limit.nodes[None, :]
             if not is_limited.any():
                 continue
-            counted = _find_counted_tasks(problem, spot)
+            counted = _find_counted_tasks(problem, group_limit)
             victims = np.flatnonzero(counted[first]).tolist() if len(first) else []
-            for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
+            for r in np.flatnonzero(group_limit.limit < UNLIMITED).tolist():
                 task_class, node = np.nonzero(is_limited & (request[:, r] > 0)[:, None])
                 if not len(node):
                     continue
@@ -195,12 +196,12 @@ class NodeGroup(Rule):
                     for k in victims
                 ]
                 most = int(max(model.bounds[1][variables].max(), 1))
-                model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)
+                model.add_room(comes, goes, int(group_limit.limit[r] - group_limit.held[r]), most)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no queue has a limit on a group."""
         limits = problem.derived(_find_limits)
-        held = {name: [spot.held.copy() for spot in spots] for name, spots in limits.items()}
+        held = {name: [each.held.copy() for each in of_queue] for name, of_queue in limits.items()}
         return _Limits(problem, limits, held) if limits else None
 
     # --- explain ---------------------------------------------------------------------------------
@@ -224,8 +225,8 @@ def _sum_usage_by_group(snapshot: Snapshot) -> dict[_QueueGroup, dict[str, int]]
         for task in node.residents:
             gang = gangs.get(task.gang)
             if gang is not None and gang.queue in limited and task.status.counts_for_queue:
-                spot = gang.queue, node.labels.get(GROUP, "")
-                held[spot] = summed((held.get(spot, {}), task_usage(task)))
+                key = gang.queue, node.labels.get(GROUP, "")
+                held[key] = summed((held.get(key, {}), task_usage(task)))
     return held
 
 
@@ -261,21 +262,21 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_GroupLimit]]:
     for queue in queues:
         for group, amounts in queue.node_groups.limits:
             limit, usage = dict(amounts), held.get((queue.name, group), {})
-            spot = _GroupLimit(
+            group_limit = _GroupLimit(
                 queue.name,
                 np.array([limit.get(r, UNLIMITED) for r in resources], np.int64),
                 np.array([usage.get(r, 0) for r in resources], np.int64),
                 codes == (values.index(group) if group in values else -1),
             )
-            found[queue.name].append(spot)
+            found[queue.name].append(group_limit)
     return found
 
 
-def _find_counted_tasks(problem: Problem, spot: _GroupLimit) -> Bool:
+def _find_counted_tasks(problem: Problem, group_limit: _GroupLimit) -> Bool:
     """Return the mask (V,) of running tasks of the limit's queue on nodes of its group."""
     running = running_tasks(problem)
-    queue = problem.queues.names.index(spot.queue)
-    found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
+    queue = problem.queues.names.index(group_limit.queue)
+    found: Bool = np.logical_and(running.queue_of == queue, group_limit.nodes[running.node_of])
     return found
 
 
@@ -283,32 +284,34 @@ def _find_counted_tasks(problem: Problem, spot: _GroupLimit) -> Bool:
 class _Limits(Greedy):
     """Tracks the usage of queues in node groups while tasks are placed and evicted.
 
-    `_held` contains the usage (R,) for each limit of a queue, by queue name.
+    `_held` contains the usage (R,) in the group of each limit, by queue name.
     """
 
     _problem: Problem
-    _spots: Mapping[str, Sequence[_GroupLimit]]
+    _group_limits: Mapping[str, Sequence[_GroupLimit]]
     _held: Mapping[str, Sequence[I64]]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         classes = self._problem.classes
         name, request = classes.queues[task_class], classes.request[task_class]
         allowed: Bool | None = None
-        for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
-            if ((held + request > spot.limit) & (request > 0)).any():
-                allowed = ~spot.nodes if allowed is None else allowed & ~spot.nodes
+        limits, usage = self._group_limits.get(name, ()), self._held.get(name, ())
+        for group_limit, held in zip(limits, usage, strict=True):
+            if ((held + request > group_limit.limit) & (request > 0)).any():
+                allowed = ~group_limit.nodes if allowed is None else allowed & ~group_limit.nodes
         return allowed
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         classes = self._problem.classes
         name, request = classes.queues[task_class], classes.request[task_class]
-        for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
-            held += int(counts[spot.nodes[nodes]].sum()) * request
+        limits, usage = self._group_limits.get(name, ()), self._held.get(name, ())
+        for group_limit, held in zip(limits, usage, strict=True):
+            held += int(counts[group_limit.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        for name, spots in self._spots.items():
-            for spot, held in zip(spots, self._held[name], strict=True):
-                if _find_counted_tasks(self._problem, spot)[victim]:
+        for name, group_limits in self._group_limits.items():
+            for group_limit, held in zip(group_limits, self._held[name], strict=True):
+                if _find_counted_tasks(self._problem, group_limit)[victim]:
                     held -= sign * running_tasks(self._problem).request[victim]
 
 

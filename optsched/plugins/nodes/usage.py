@@ -92,9 +92,9 @@ class Usage(Rule):
 
     # --- hard ------------------------------------------------------------------------------------
 
-    def excess(self, node: Node, now_ms: int) -> str | None:
+    def describe_excess(self, node: Node, now_ms: int) -> str | None:
         """Describe the load limit that a node exceeds, or return None if it exceeds none."""
-        load = fresh(node, now_ms)
+        load = find_recent_load(node, now_ms)
         if load is None:
             return None
         if load.cpu_ppm > self.cpu_limit_ppm:
@@ -107,7 +107,7 @@ class Usage(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for task, _, node in world.placements:
-            excess = self.excess(node, world.snapshot.taken_ms)
+            excess = self.describe_excess(node, world.snapshot.taken_ms)
             if excess is not None:
                 yield Violation(self.name, f"task {task.key}", f"node {node.name}: {excess}")
 
@@ -118,7 +118,9 @@ class Usage(Rule):
 
     def _allowed(self, problem: Problem) -> Bool:
         now_ms = problem.snapshot.taken_ms
-        return np.array([self.excess(n, now_ms) is None for n in problem.snapshot.nodes], np.bool_)
+        return np.array(
+            [self.describe_excess(n, now_ms) is None for n in problem.snapshot.nodes], np.bool_
+        )
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
@@ -163,7 +165,7 @@ class Usage(Rule):
         return replace(shadow, at_start=shadow.score(np.arange(problem.num_nodes)))
 
 
-def fresh(node: Node, now_ms: int) -> Load | None:
+def find_recent_load(node: Node, now_ms: int) -> Load | None:
     """Return the load of a node, or None if no recent measurement exists."""
     load = node.load
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
@@ -202,7 +204,7 @@ class _Loads:
 
 def _read_loads(problem: Problem) -> _Loads:
     nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
-    found = [fresh(node, now_ms) for node in nodes]
+    found = [find_recent_load(node, now_ms) for node in nodes]
     ppm = [(0, 0) if load is None else (load.cpu_ppm, load.memory_ppm) for load in found]
     size = [(node.offers.get(CPU, 0), node.offers.get(MEMORY, 0)) for node in nodes]
     return _Loads(

@@ -154,8 +154,8 @@ class Reservation(Rule):
         entitlement.
         """
         problem, gangs = form.problem, form.gangs
-        for i in _numbers(problem):
-            bound = _bound(problem, i)[gangs.class_of]
+        for i in _reservation_numbers(problem):
+            bound = _find_constrained_classes(problem, i)[gangs.class_of]
             for queue, r, left in _queue_limits(problem, i):
                 below = problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
                 request = problem.classes.request[gangs.class_of, r]
@@ -192,7 +192,7 @@ class Reservation(Rule):
         limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
         if not limits_queues:
             return None
-        limits = {i: _queue_limits(problem, i) for i in _numbers(problem)}
+        limits = {i: _queue_limits(problem, i) for i in _reservation_numbers(problem)}
         below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         return _QueueLimits(ledger, problem.classes.bound, limits, below)
 
@@ -211,7 +211,7 @@ class Reservation(Rule):
                 tasks = np.flatnonzero(outcome.assigned)
                 below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
                 classes = problem.task_class[tasks]
-                gaining = classes[below & _bound(problem, i)[classes]]
+                gaining = classes[below & _find_constrained_classes(problem, i)[classes]]
                 if requested[r] + problem.classes.request[gaining, r].sum() <= left:
                     continue
                 if i >= 0:
@@ -292,7 +292,9 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
             left[node] = free[node, named] - np.array(amounts, np.int64)
     now = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)[:, named]
     binds = (left < now).any(axis=0)
-    request = problem.classes.request[:, named] * _bound(problem, number)[:, None]
+    request = (
+        problem.classes.request[:, named] * _find_constrained_classes(problem, number)[:, None]
+    )
     return _NodeLimits(left[:, binds], request[:, binds])
 
 
@@ -317,7 +319,7 @@ def find_delayed_start(
         reservation = problem.snapshot.reservations[number]
         ended = problem.derived(expected_ends) <= reservation.start_ms
         free = _find_idle_after(problem, ended | evicted)
-        request = problem.classes.request * _bound(problem, number)[:, None]
+        request = problem.classes.request * _find_constrained_classes(problem, number)[:, None]
         taken = np.zeros_like(free)
         amounts = request[arrivals.task_class] * arrivals.number[:, None]
         np.add.at(taken, arrivals.node, amounts)
@@ -343,7 +345,7 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
     free = _find_idle_after(problem, np.ones(len(running_tasks(problem)), np.bool_))
     usable = np.ones((len(request), problem.num_nodes), np.bool_)
     for number, reservation in enumerate(reservations):
-        bound = _bound(problem, number)
+        bound = _find_constrained_classes(problem, number)
         for name, kept in reservation.nodes:
             if name not in index_of:
                 continue
@@ -355,12 +357,12 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
     return usable
 
 
-def _numbers(problem: Problem) -> list[int]:
+def _reservation_numbers(problem: Problem) -> list[int]:
     """Return the numbers i and ~i of each reservation i, as in `binding_reservations`."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
-def _bound(problem: Problem, number: int) -> Bool:
+def _find_constrained_classes(problem: Problem, number: int) -> Bool:
     """Return the mask (C,) of classes that must not delay the start of reservation `number`.
 
     For the number ~i, the mask selects the classes that are entitled to start before the gang with

@@ -203,14 +203,14 @@ class _Order(Greedy):
             self._log_read = len(log)
             self._reach.clear()
         if claimer not in self._reach:
-            number, kinds = self._victim_kinds
+            number, kinds = self._victim_groups
             nothing = [0] * len(self._problem.resources)
             lends = [q < 0 or self._lends(q, claimer, used, nothing) for q, used in kinds]
             self._reach[claimer] = np.array(lends, np.bool_)[number]
         return self._reach[claimer]
 
     @cached_property
-    def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
+    def _victim_groups(self) -> tuple[I64, list[tuple[int, list[int]]]]:
         """Group index (V,) of each running task, and the queue and used resources of each group."""
         running = running_tasks(self._problem)
         rows = np.column_stack([running.queue_of, running.request > 0])

@@ -67,18 +67,18 @@ def queue_shares(
         return ()
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
-    view = _view(problem, requested)
+    exceeded = _find_exceeded_limits(problem, requested)
     # Fairness over time takes precedence over hierarchical DRF. Without both rules, the ideal share
     # is the dominant share of the demand, times the ideal fraction of the demand.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
     if tree_rule is None:
-        ideal = ideal_parts(problem, rules, requested) * view.dominant
+        ideal = ideal_parts(problem, rules, requested) * exceeded.dominant
     else:
-        ideal = _dominant(view.total, problem.derived(tree_rule.find_contest).ideal)
-    held = _dominant(view.total, outcome.queue_allocated)
-    requesting = np.flatnonzero(view.dominant > 0)
+        ideal = _dominant(exceeded.total, problem.derived(tree_rule.find_contest).ideal)
+    held = _dominant(exceeded.total, outcome.queue_allocated)
+    requesting = np.flatnonzero(exceeded.dominant > 0)
     names = problem.queues.names
     return tuple(
         QueueShare(names[q], int(np.rint(held[q] * PPM)), int(np.rint(ideal[q] * PPM)))
@@ -92,16 +92,16 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
     `requested` (Q, R) is the demand; None stands for the demand in `problem`.
     """
     requested = problem.queues.requested if requested is None else requested
-    view = _view(problem, requested)
+    exceeded = _find_exceeded_limits(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
     rounds = [problem.queues.weight.astype(np.float64)]
     if rules.find_rule("capacity") is not None:
         # Queues with a deserved share are filled first, in proportion to this share.
-        deserved = _dominant(view.total, problem.queues.deserved)
+        deserved = _dominant(exceeded.total, problem.queues.deserved)
         if deserved.any():
             rounds = [deserved, np.where(deserved > 0, 0.0, rounds[0])]
     for weight in rounds:
-        part = _fill(view, part, weight)
+        part = _fill(exceeded, part, weight)
     return part
 
 
@@ -153,7 +153,7 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
+class _ExceededLimits:
     """The limits that would be exceeded if all queues got their demand.
 
     Attributes
@@ -174,7 +174,7 @@ class _View:
     dominant: F64
 
 
-def _view(problem: Problem, requested: I64) -> _View:
+def _find_exceeded_limits(problem: Problem, requested: I64) -> _ExceededLimits:
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -185,7 +185,7 @@ def _view(problem: Problem, requested: I64) -> _View:
         queues, demand, np.arange(len(demand)), free, np.flatnonzero(total > 0)
     )
     binds = use.sum(axis=1) > limit
-    return _View(use[binds], limit[binds], total, _dominant(total, requested))
+    return _ExceededLimits(use[binds], limit[binds], total, _dominant(total, requested))
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
@@ -194,17 +194,17 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
     return largest
 
 
-def _fill(view: _View, part: F64, weight: F64) -> F64:
+def _fill(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
     """Raise the shares of queues with a positive weight by water filling.
 
     Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the
     fractions before. A queue gets more than before only after all queues that can still grow have
     reached its weighted share.
     """
-    rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
+    rising = np.flatnonzero((weight > 0) & (exceeded.dominant > 0))
     if not len(rising):
         return part
-    dominant = view.dominant[rising]
+    dominant = exceeded.dominant[rising]
     others = part.copy()
     others[rising] = 0.0
     tree = Tree(
@@ -217,8 +217,8 @@ def _fill(view: _View, part: F64, weight: F64) -> F64:
         mix=np.ones((len(rising), 1)),
         sizes=tuple(dominant[:, None]),
         floor=part[rising],
-        use=view.use[:, rising] / dominant,
-        limit=np.maximum(view.limit - view.use @ others, 0.0),
+        use=exceeded.use[:, rising] / dominant,
+        limit=np.maximum(exceeded.limit - exceeded.use @ others, 0.0),
     )
     filled = part.copy()
     filled[rising] = fill_tree(tree, classes) / dominant

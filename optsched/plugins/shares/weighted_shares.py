@@ -67,7 +67,7 @@ def weighted_shares(problem: Problem) -> WeightedShares:
         supply,
     )
     values = (queues.names, *(part.tobytes() for part in parts))
-    return _share_by(_Terms(values, queues, supply))
+    return _divide_supply(_Inputs(values, queues, supply))
 
 
 def shares_by_weight(problem: Problem) -> I64:
@@ -96,7 +96,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _Inputs:
     """Inputs of the deserved shares, compared by value; most problems of a session share them.
 
     Attributes
@@ -114,8 +114,8 @@ class _Terms:
 
 
 @lru_cache(maxsize=4)
-def _share_by(terms: _Terms) -> WeightedShares:
-    queues, supply = terms.queues, terms.supply
+def _divide_supply(inputs: _Inputs) -> WeightedShares:
+    queues, supply = inputs.queues, inputs.supply
     tree = _Tree(queues)
     # If every resource suffices for all demand, the share is the larger of demand and guarantee.
     own = queues.requested.copy()
@@ -136,7 +136,7 @@ def _share_by(terms: _Terms) -> WeightedShares:
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
     is_contested = np.asarray(is_limited | (most * (1 + 1e-9) > supply))
     for r in np.flatnonzero(is_contested).tolist():
-        column = _Column(queues, tree, r, int(supply[r]))
+        column = _ResourceShares(queues, tree, r, int(supply[r]))
         whole[:, r], own[:, r] = column.whole, column.own
     whole[~tree.has_gangs] = 0
     own[~queues.has_gangs] = 0
@@ -179,7 +179,7 @@ class _Tree:
             self.has_gangs[q] |= self.has_gangs[self.families[q]].any()
 
 
-class _Column:
+class _ResourceShares:
     """The deserved shares of one resource.
 
     Attributes

@@ -74,65 +74,65 @@ class VolumeLimits(Rule):
         The mask selects nodes that can attach all volumes of the class, or have already attached
         them.
         """
-        facts = problem.derived(_facts)
-        if facts is None or not facts.requested[task_class]:
+        drivers = problem.derived(_find_scarce_drivers)
+        if drivers is None or not drivers.requested[task_class]:
             return None
         chosen = np.ones(problem.num_nodes, np.bool_)
-        for d, volumes in facts.requested[task_class].items():
-            held = _count_attached([facts.users(v) for v in volumes], problem.num_nodes)
-            chosen &= (facts.limit[d] >= len(volumes)) | (held == len(volumes))
+        for d, volumes in drivers.requested[task_class].items():
+            held = _count_attached([drivers.users(v) for v in volumes], problem.num_nodes)
+            chosen &= (drivers.limit[d] >= len(volumes)) | (held == len(volumes))
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The phrase lists the number of volumes per driver, and the nodes' limits."""
-        facts = problem.derived(_facts)
-        if facts is None or not facts.requested[task_class]:
+        drivers = problem.derived(_find_scarce_drivers)
+        if drivers is None or not drivers.requested[task_class]:
             return "cannot attach its volumes"
         described: list[str] = []
-        for d, volumes in facts.requested[task_class].items():
-            limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
+        for d, volumes in drivers.requested[task_class].items():
+            limits = drivers.limit[d][drivers.limit[d] < NO_LIMIT]
             least, most = int(limits.min()), int(limits.max())
             limit = f"limit {least}" if least == most else f"limits {least} to {most}"
             more = count_noun(len(volumes), "more volume")
-            described.append(f"{more} of driver {facts.drivers[d]} ({limit})")
+            described.append(f"{more} of driver {drivers.names[d]} ({limit})")
         return f"cannot attach {' and '.join(described)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        facts = problem.derived(_facts)
-        return facts is not None and bool(facts.requested[task_class])
+        drivers = problem.derived(_find_scarce_drivers)
+        return drivers is not None and bool(drivers.requested[task_class])
 
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Tasks with equal volumes of scarce drivers get equal numbers."""
-        facts = problem.derived(_facts)
-        if facts is None or not facts.requested[task_class]:
+        drivers = problem.derived(_find_scarce_drivers)
+        if drivers is None or not drivers.requested[task_class]:
             return None
         return problem.derived(_number_by_volumes)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. The constraints limit the number of attached volumes per driver and node."""
-        facts = nodes.problem.derived(_facts)
-        if facts is not None:
-            _Rows(nodes, facts).write()
+        drivers = nodes.problem.derived(_find_scarce_drivers)
+        if drivers is not None:
+            _LimitConstraints(nodes, drivers).write()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        facts = problem.derived(_facts)
-        return None if facts is None else _AttachedVolumes(problem, facts)
+        drivers = problem.derived(_find_scarce_drivers)
+        return None if drivers is None else _AttachedVolumes(problem, drivers)
 
 
 # --- arrays --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _Facts:
+class _ScarceDrivers:
     """The scarce drivers, which may reach a node's volume limit, and the requested volumes.
 
     Attributes
     ----------
-    drivers
+    names
         (D,) names of drivers for which pending tasks request more volumes than some node can
         attach.
     limit, left
@@ -145,7 +145,7 @@ class _Facts:
 
     """
 
-    drivers: tuple[str, ...]
+    names: tuple[str, ...]
     limit: I64
     left: I64
     requested: tuple[Requested, ...]
@@ -160,23 +160,23 @@ class _Facts:
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
-        return tuple(volume for volume in found if volume[0] in self.drivers)
+        return tuple(volume for volume in found if volume[0] in self.names)
 
 
 @dataclass(eq=False)
-class _State:
+class _AttachedCounts:
     """Tracks the volumes attached to each node and the number of users of each volume.
 
     `_attachable` (D, N) is the number of further volumes that each node can attach.
     """
 
-    _facts: _Facts
+    _drivers: _ScarceDrivers
     _attachable: I64
     _changed: dict[Volume, dict[int, int]] = field(default_factory=dict, init=False)
 
     def _users(self, volume: Volume) -> Mapping[int, int]:
         changed = self._changed.get(volume)
-        return self._facts.users(volume) if changed is None else changed
+        return self._drivers.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
         """Return the mask (N,) of nodes that can attach all requested volumes they lack."""
@@ -198,10 +198,10 @@ class _State:
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
         """Add a user of each volume on a node (`sign` 1), or remove one (`sign` -1)."""
         for volume in volumes:
-            d = self._facts.drivers.index(volume[0])
-            if self._facts.limit[d, node] < NO_LIMIT:
+            d = self._drivers.names.index(volume[0])
+            if self._drivers.limit[d, node] < NO_LIMIT:
                 if volume not in self._changed:
-                    self._changed[volume] = dict(self._facts.users(volume))
+                    self._changed[volume] = dict(self._drivers.users(volume))
                 number_by_node = self._changed[volume]
                 number = number_by_node.pop(node, 0) + sign
                 if number:
@@ -218,7 +218,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
     return number
 
 
-def _facts(problem: Problem) -> _Facts | None:
+def _find_scarce_drivers(problem: Problem) -> _ScarceDrivers | None:
     """Return the scarce drivers and the requested volumes, or None without scarce drivers."""
     snapshot, nodes = problem.snapshot, problem.snapshot.nodes
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
@@ -246,8 +246,8 @@ def _facts(problem: Problem) -> _Facts | None:
             if volume[0] in scarce:
                 by_driver.setdefault(scarce.index(volume[0]), []).append(volume)
         of_class.append(by_driver)
-    return _Facts(
-        drivers=tuple(scarce),
+    return _ScarceDrivers(
+        names=tuple(scarce),
         limit=np.array([limits[driver] for driver in scarce]),
         left=np.array([left[driver] for driver in scarce]),
         requested=tuple(of_class),
@@ -256,49 +256,49 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _number_by_volumes(problem: Problem) -> I64:
-    facts, running = problem.derived(_facts), running_tasks(problem)
-    return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
+    drivers, running = problem.derived(_find_scarce_drivers), running_tasks(problem)
+    return number_keys(drivers.of_task(task) if drivers else () for task in running.tasks)
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
-class _Rows:
+class _LimitConstraints:
     """Builds the constraints of models/formulation/volume_limits.md."""
 
-    def __init__(self, nodes: NodeModel, facts: _Facts) -> None:
-        self._facts, self._model, self._supplied = facts, nodes.model, nodes.supplied
+    def __init__(self, nodes: NodeModel, drivers: _ScarceDrivers) -> None:
+        self._drivers, self._model, self._supplied = drivers, nodes.model, nodes.supplied
         self._most = nodes.model.bounds[1]
         running, evictions = running_tasks(nodes.problem), nodes.evictions
         users: dict[tuple[Volume, int], Counter[int]] = {}
         for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
-            for volume in facts.of_task(running.tasks[v]):
+            for volume in drivers.of_task(running.tasks[v]):
                 users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
         # For each volume and node of which all users may be evicted: (variable, size) pairs of the
         # users' groups.
         self._leaving_users = {
             (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
             for (volume, n), by in users.items()
-            if facts.users(volume).get(n, 0) == by.total()
+            if drivers.users(volume).get(n, 0) == by.total()
         }
         self._may_go: dict[tuple[int, int], list[Volume]] = {}
         for volume, node in sorted(self._leaving_users):
-            d = facts.drivers.index(volume[0])
+            d = drivers.names.index(volume[0])
             self._may_go.setdefault((d, node), []).append(volume)
         self._classes: dict[Volume, list[int]] = {}
-        for c, requested in enumerate(facts.requested):
+        for c, requested in enumerate(drivers.requested):
             for volume in chain.from_iterable(requested.values()):
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
         """Add a constraint for each driver and node whose limit the placed tasks may reach."""
-        for d, driver in enumerate(self._facts.drivers):
+        for d, driver in enumerate(self._drivers.names):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
                 [(self._supplied[self._classes[v]] >= 0).any(axis=0) for v in requested], np.bool_
             )
             number = may_come.sum(axis=0)
-            scarce = (number > 0) & (self._facts.left[d] < number)
+            scarce = (number > 0) & (self._drivers.left[d] < number)
             for n in np.flatnonzero(scarce).tolist():
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
@@ -307,7 +307,7 @@ class _Rows:
 
         A volume is detached if all its users on the node are evicted.
         """
-        left = int(self._facts.left[d, node])
+        left = int(self._drivers.left[d, node])
         goes: dict[Volume, int] = {}
         for volume in self._may_go.get((d, node), ()):
             (goes[volume],) = self._model.add_variables(0, 1).tolist()
@@ -319,7 +319,7 @@ class _Rows:
                 self._model.add_row(
                     [goes[volume], self._add_attach_variable(volume, node)], [1, 1], upper=1
                 )
-            elif volume in goes or node not in self._facts.users(volume):
+            elif volume in goes or node not in self._drivers.users(volume):
                 comes.append(self._add_attach_variable(volume, node))
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
@@ -339,25 +339,25 @@ class _Rows:
 class _AttachedVolumes(Greedy):
     """Tracks the volumes attached to nodes, now and after terminating tasks have ended."""
 
-    def __init__(self, problem: Problem, facts: _Facts) -> None:
-        self._problem, self._facts = problem, facts
-        self._now, self._later = (_State(facts, facts.left.copy()) for _ in range(2))
+    def __init__(self, problem: Problem, drivers: _ScarceDrivers) -> None:
+        self._problem, self._drivers = problem, drivers
+        self._now, self._later = (_AttachedCounts(drivers, drivers.left.copy()) for _ in range(2))
         for n, node in enumerate(problem.snapshot.nodes):
             for task in node.residents if node.attach_limits else ():
                 if task.status is TaskStatus.RELEASING:
-                    self._later.change(n, facts.of_task(task), -1)
-        self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.requested]
+                    self._later.change(n, drivers.of_task(task), -1)
+        self._volumes = [tuple(chain.from_iterable(each.values())) for each in drivers.requested]
         self._fits_now: dict[tuple[int, int], list[bool]] = {}
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        requested = self._facts.requested[task_class]
+        requested = self._drivers.requested[task_class]
         if not requested:
             return None
         allowed = self._later.allows(requested)
         return allowed if later else allowed & self._now.allows(requested)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        requested, volumes = self._facts.requested[task_class], self._volumes[task_class]
+        requested, volumes = self._drivers.requested[task_class], self._volumes[task_class]
         if not volumes:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
@@ -375,5 +375,5 @@ class _AttachedVolumes(Greedy):
 
     def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
-        volumes = self._facts.of_task(running.tasks[victim])
+        volumes = self._drivers.of_task(running.tasks[victim])
         self._later.change(int(running.node_of[victim]), volumes, -sign)
