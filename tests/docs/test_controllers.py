@@ -11,7 +11,7 @@ from optsched.cli.services.controllers import LOCK_NAME, controllers
 from optsched.controllers.job.plugin_interface import KeyPair
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
-from optsched.kube.controllers.metrics import ControllerMetrics
+from optsched.kube.controllers.executor import ControllerMetrics
 from tests.docs.test_scheduler import flags, names, rows
 from tests.support.pages import ROOT
 

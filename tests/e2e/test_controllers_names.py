@@ -13,8 +13,8 @@ from optsched.api.json_fields import name_of, namespace_of
 from optsched.api.kinds import CONFIG_MAP, SECRET
 from optsched.controllers.job.reconcile import Options, job_controller
 from optsched.kube.client.client import connect
+from optsched.kube.controllers.executor import ControllerMetrics
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
-from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.runtime.leader_election import AlwaysLeading
 from optsched.kube.runtime.timing import SystemClock, Timing
 from tests.support.api import PATIENCE_S

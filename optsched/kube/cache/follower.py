@@ -11,7 +11,7 @@ from optsched.formats.codec.gpu_shares import NO_TABLE, parse_device_table
 from optsched.formats.snapshots.assembly import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.kube.cache.reflector import WatchEvent
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
-    from optsched.kube.runtime.outage import Outage
+    from optsched.kube.runtime.lifecycle import Outage
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 

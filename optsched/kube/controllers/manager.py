@@ -27,7 +27,7 @@ from optsched.kube.controllers.executor import (
     UfmClient,
     is_answered,
 )
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import Outage
 from optsched.kube.runtime.work_queues import WorkQueue
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.kube.cache.object_store import Watch
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
-    from optsched.kube.controllers.metrics import ControllerMetrics
+    from optsched.kube.controllers.executor import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder, Note
     from optsched.kube.runtime.leader_election import Leadership
     from optsched.kube.runtime.timing import Timing

@@ -18,12 +18,16 @@ from cryptography.hazmat.primitives.serialization import (
 
 from optsched.controllers.job.plugin_interface import KeyPair
 from optsched.kube.client.client import connect
+from optsched.kube.controllers.executor import ControllerMetrics
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
-from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.leader_election import ProcessElection
-from optsched.kube.runtime.lifecycle import freeze_startup_objects, handle_signals, wait_at_most
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import (
+    Outage,
+    freeze_startup_objects,
+    handle_signals,
+    wait_at_most,
+)
 from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.serving.metrics_server import serve_process
 

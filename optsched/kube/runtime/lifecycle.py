@@ -1,18 +1,27 @@
-"""Identity, signals and shutdown of long-running processes."""
+"""Identity, signals, shutdown and API server outages of long-running processes.
+
+During an outage, every watch and write fails. `Outage` makes a process log only one warning.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from optsched.kube.client.errors import Gone, ServerFault, TooMany, Unreachable
+
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.errors import KubeError
 
 
 def identity(environment: Mapping[str, str] = os.environ) -> str:
@@ -54,3 +63,68 @@ def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iter
     finally:
         for number in actions:
             loop.remove_signal_handler(number)
+
+
+log = logging.getLogger(__name__)
+
+
+class Outage:
+    """Tracks operations that fail because the API server is unavailable, and broken watches.
+
+    Each operation or watch has a key.
+    """
+
+    def __init__(self) -> None:
+        self._failing: set[Hashable] = set()
+        self._broken_watches: set[Hashable] = set()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any operation fails because the API server is unavailable."""
+        return bool(self._failing)
+
+    def record_failure(self, about: Hashable, error: KubeError) -> bool:
+        """Record a failed operation; return whether the failure must be reported.
+
+        Only the first failure of an outage is reported. Errors that an outage does not explain are
+        always reported.
+        """
+        if isinstance(error, Gone):
+            # The kind is listed next. The list may fail while a restarted server initializes its
+            # storage; the failure then belongs to the same outage.
+            return True
+        if not isinstance(error, Unreachable | ServerFault | TooMany):
+            self.record_success(about)
+            return True
+        is_new = not self._failing
+        self._failing.add(about)
+        return is_new
+
+    def record_success(self, about: Hashable) -> None:
+        """Record that the server responded to an operation."""
+        self._failing.discard(about)
+
+    def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
+        """Forget the failures of operations that are no longer attempted."""
+        self._failing = set(filter(is_tried, self._failing))
+
+    def record_watch_success(self, key: Hashable, kind: Kind, *, was_absent: bool = False) -> None:
+        """Record that a watch receives events; log this if it was broken or its kind was absent."""
+        self.record_success(key)
+        if was_absent or key in self._broken_watches:
+            self._broken_watches.discard(key)
+            log.info("%s: followed again", kind.plural)
+
+    def record_watch_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
+        """Log the first failure of a watch; return whether it was logged.
+
+        During an outage, only the first failure in the process is logged.
+        """
+        if not self.record_failure(key, error) or key in self._broken_watches:
+            return False
+        self._broken_watches.add(key)
+        # An expired resource version is no error: the kind is simply listed again.
+        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+        name = f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural
+        log.log(level, "%s: cannot be followed: %s", name, error)
+        return True

@@ -17,7 +17,7 @@ from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import QueueGate
 from optsched.kube.client.listing import pod_ref
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import Outage
 from optsched.kube.scheduler.bind_preparation import GateOpening, find_stranded_claims
 from optsched.kube.scheduler.extender_client import ExtenderClient
 from optsched.kube.scheduler.outcomes import GangReporter

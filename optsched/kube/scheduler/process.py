@@ -17,11 +17,11 @@ from optsched.kube.client.errors import Conflict
 from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import (
+    Outage,
     freeze_startup_objects,
     handle_signals,
     wait_at_most,
 )
-from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder

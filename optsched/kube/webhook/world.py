@@ -14,7 +14,7 @@ from optsched.api.queue import parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE
 from optsched.kube.cache.object_store import Store, StoreFollower
 from optsched.kube.client.errors import KubeError, NotFound, Rejected
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator

@@ -8,8 +8,11 @@ from typing import Any, cast
 
 from optsched.api.kinds import POD
 from optsched.controllers.effects import Create
-from optsched.kube.controllers.executor import MAX_CONCURRENT_PER_OBJECT, Executor
-from optsched.kube.controllers.metrics import ControllerMetrics
+from optsched.kube.controllers.executor import (
+    MAX_CONCURRENT_PER_OBJECT,
+    ControllerMetrics,
+    Executor,
+)
 
 
 def pods(job: str, number: int) -> list[Create]:

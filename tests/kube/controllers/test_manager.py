@@ -30,8 +30,8 @@ from optsched.controllers.queue import QUEUES
 from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, Rejected, ServerFault, Unreachable
 from optsched.kube.controllers import manager as module
+from optsched.kube.controllers.executor import ControllerMetrics
 from optsched.kube.controllers.manager import POLL_S, Manager, ManagerDependencies
-from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.runtime.timing import Timing
 from tests.kube.fakes import FakeClock
 from tests.support.memory import MemoryWorld

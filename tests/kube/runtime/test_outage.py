@@ -12,7 +12,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.lifecycle import Outage
 
 FAULTS = (Unreachable("refused"), ServerFault(503, "", ""), TooMany(429, "", "", None))
 
