@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import Allocate, LevelStatus, Sense, relative_gap
-from optsched.cluster.gpu_shares import ALL_CORES
+from optsched.cluster.node_resources import ALL_CORES
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.plan import read_plan, restore_plan
 from optsched.formats.snapshots.assembly import assemble
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.decisions import Action, LevelResult
-    from optsched.cluster.gpu_shares import GpuShare
+    from optsched.cluster.node_resources import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.study.instances.instance_catalogue import Best, Entry

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.dra_devices import DeviceGrant
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.node_resources import GpuShare, NumaPart
     from optsched.cluster.reasons import Reason
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.gpu_shares import GpuShare
+    from optsched.cluster.node_resources import GpuShare
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import TaskShape
 

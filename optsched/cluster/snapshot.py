@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import NOTHING, amount_of
 from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
-from optsched.cluster.node_parts import NO_LOCAL_DATA, NO_SHARDING, Store
+from optsched.cluster.node_resources import NO_LOCAL_DATA, NO_SHARDING, Store
 from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.task import Task, TaskStatus
 from optsched.cluster.topology import NO_TOPOLOGY
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts, Usage
     from optsched.cluster.dra_devices import Devices
-    from optsched.cluster.gpu_shares import SharedGpu
-    from optsched.cluster.node_parts import Numa, Sharding
+    from optsched.cluster.node_resources import Numa, Sharding, SharedGpu
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import LabelSelector, NodeSelector
     from optsched.cluster.task import TaskShape

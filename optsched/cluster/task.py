@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
+from optsched.cluster.node_resources import NO_REQUIRED_DATA, RequiredData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.dra_devices import DeviceClaimRequest
-    from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
-    from optsched.cluster.node_parts import NumaNeed, NumaPart
+    from optsched.cluster.node_resources import GpuShare, GpuShareRequest, NumaNeed, NumaPart
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import (
         LabelSelector,

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.dra_devices import DeviceGrant
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.node_resources import GpuShare, NumaPart
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import Violation
     from optsched.plugins.ruleset import RuleSet

@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.api.wellknown import DATASETS
 from optsched.cluster.dra_devices import evaluate_selectors
-from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
+from optsched.cluster.node_resources import NO_REQUIRED_DATA, RequiredData
 from optsched.cluster.relocation import kept_places
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.nodes import datasets_in

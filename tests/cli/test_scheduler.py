@@ -12,7 +12,7 @@ import pytest
 
 from optsched.cli.services.scheduler import GRAMMAR
 from optsched.cli.services.service_options import translate
-from optsched.cluster.node_parts import Sharding, ShardMode
+from optsched.cluster.node_resources import Sharding, ShardMode
 from optsched.kube.client.client import ConfigError
 from optsched.kube.runtime.leader_election import Election, LeaseTimes
 from optsched.kube.scheduler import process as live

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.cluster.node_parts import Shard, Sharding, ShardMode
+from optsched.cluster.node_resources import Shard, Sharding, ShardMode
 
 MINE, THEIRS = Shard("mine", ("n1", "n2")), Shard("theirs", ("n2", "n3"), ("n2",))
 

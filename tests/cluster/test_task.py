@@ -8,8 +8,7 @@ from itertools import permutations
 import pytest
 
 from optsched.cluster.dra_devices import DeviceNeed
-from optsched.cluster.gpu_shares import GpuShareRequest
-from optsched.cluster.node_parts import NumaNeed, RequiredData
+from optsched.cluster.node_resources import GpuShareRequest, NumaNeed, RequiredData
 from optsched.cluster.selectors import (
     LabelSelector,
     NodeSelector,

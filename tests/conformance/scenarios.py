@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.node_parts import NO_SHARDING, Shard, Sharding, ShardMode
+from optsched.cluster.node_resources import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import Load
 from optsched.formats.snapshots.assembly import assemble
 from optsched.plugins.ruleset import RuleSet

@@ -24,8 +24,7 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import GpuShare, NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.plan import (
     PlanDocument,

@@ -11,7 +11,7 @@ import pytest
 
 from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import Geometry, GpuShare, GpuShareRequest, Instance, SharedGpu
+from optsched.cluster.node_resources import Geometry, GpuShare, GpuShareRequest, Instance, SharedGpu
 from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang

@@ -11,7 +11,7 @@ import pytest
 
 from optsched.api.wellknown import NPU_MODE
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
+from optsched.cluster.node_resources import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.cluster.task import TaskShape
 from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang

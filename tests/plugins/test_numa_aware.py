@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_resources import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
 from optsched.plugins.devices.numa_cells import MOST_FAILED, Free, Layout, holdings, packs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaNeed
+from optsched.cluster.node_resources import Alignment, Numa, NumaCell, NumaNeed
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import (
     LabelSelector,

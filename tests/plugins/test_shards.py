@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict
-from optsched.cluster.node_parts import Shard, Sharding, ShardMode
+from optsched.cluster.node_resources import Shard, Sharding, ShardMode
 from optsched.cluster.snapshot import Queue
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
+from optsched.cluster.node_resources import GpuShare, GpuShareRequest
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
 from optsched.formats.codec.gpu_shares import gpu_bind_annotations, read_gpu_shares

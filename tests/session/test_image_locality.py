@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.node_parts import RequiredData, Store
+from optsched.cluster.node_resources import RequiredData, Store
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import NumaPart
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.formats.snapshots.assembly import assemble

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.gpu_shares import SharedGpu
+from optsched.cluster.node_resources import SharedGpu
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector
 from optsched.cluster.snapshot import Budget, Queue, Snapshot

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import GpuShare, GpuShareRequest, SharedGpu
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import GpuShare, GpuShareRequest, SharedGpu
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.node_parts import ShardMode
+from optsched.cluster.node_resources import ShardMode
 from optsched.cluster.selectors import TaintEffect
 from optsched.cluster.snapshot import QueueState
 from optsched.cluster.task import TaskStatus

@@ -33,17 +33,13 @@ from optsched.cluster.dra_devices import (
     Devices,
     PooledDevice,
 )
-from optsched.cluster.gpu_shares import (
+from optsched.cluster.node_resources import (
+    NO_SHARDING,
+    Alignment,
     Chip,
     Geometry,
     GpuShareRequest,
     Instance,
-    SharedGpu,
-    Template,
-)
-from optsched.cluster.node_parts import (
-    NO_SHARDING,
-    Alignment,
     Numa,
     NumaCell,
     NumaHold,
@@ -52,6 +48,8 @@ from optsched.cluster.node_parts import (
     Shard,
     Sharding,
     ShardMode,
+    SharedGpu,
+    Template,
 )
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import (

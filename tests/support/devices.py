@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from optsched.cluster.gpu_shares import GpuShare, SharedGpu
+    from optsched.cluster.node_resources import GpuShare, SharedGpu
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.task import Task, TaskShape
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from optsched.cluster.amounts import amounts, total
-from optsched.cluster.node_parts import RequiredData, Shard, Sharding, ShardMode, Store
+from optsched.cluster.node_resources import RequiredData, Shard, Sharding, ShardMode, Store
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import (
     LabelSelector,

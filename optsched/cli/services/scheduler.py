@@ -34,7 +34,7 @@ from optsched.cli.services.service_options import (
     service_command,
     service_errors,
 )
-from optsched.cluster.node_parts import Sharding, ShardMode
+from optsched.cluster.node_resources import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
 from optsched.policy.load import PolicyWatch
 from optsched.policy.policy import SolverKind

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.fields import MAX_INT32
 from optsched.api.wellknown import first_annotation, is_true
-from optsched.cluster.node_parts import Alignment
+from optsched.cluster.node_resources import Alignment
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Load
 from optsched.cluster.task import DeviceRequest

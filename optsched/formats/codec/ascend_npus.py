@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields, boolean, count, integer, listing, record, text
-from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
+from optsched.cluster.node_resources import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
 from optsched.units.quantity import is_decimal
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from optsched.api import wellknown
 from optsched.api.fields import Fields, count, integer, listing, record, text, texts
-from optsched.cluster.gpu_shares import (
+from optsched.cluster.node_resources import (
     NVIDIA,
     Geometry,
     GpuShare,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.gpu_shares import Chip
+    from optsched.cluster.node_resources import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
 """(substring of GPU model names, MIG geometries) pairs; the first match applies."""

@@ -10,7 +10,7 @@ from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.cluster.amounts import amounts
-from optsched.cluster.node_parts import (
+from optsched.cluster.node_resources import (
     NO_LOCAL_DATA,
     NO_REQUIRED_DATA,
     RequiredData,

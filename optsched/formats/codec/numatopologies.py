@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from optsched.api import wellknown
 from optsched.api.hypernode import parse_numatopology
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_resources import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.formats.codec.annotations import PROBLEM
 from optsched.formats.codec.pods.resource_requests import is_sidecar, own_request
 from optsched.formats.files.diagnostics import join_messages

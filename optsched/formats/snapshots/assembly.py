@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds
 from optsched.api.meta import NOT_A_MAPPING
 from optsched.api.wellknown import SUBMITTER
-from optsched.cluster.node_parts import NO_SHARDING
+from optsched.cluster.node_resources import NO_SHARDING
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.annotations import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.api.kinds import Kind
-    from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.node_resources import Sharding
     from optsched.cluster.snapshot import Budget, Node, Quota
     from optsched.cluster.task import Task
     from optsched.formats.codec.pod_limits import PriorityClass

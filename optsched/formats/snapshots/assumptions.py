@@ -13,8 +13,7 @@ from optsched.formats.codec.pod_groups import is_left_over
 if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.cluster.dra_devices import DeviceAllocation, DeviceClaim
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.node_resources import GpuShare, NumaPart
     from optsched.cluster.snapshot import Gang
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.node_resources import GpuShare, NumaPart
     from optsched.cluster.task import Task
     from optsched.units import FieldError
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.amounts import Amounts, Usage
     from optsched.cluster.dra_devices import DeviceClaim, DeviceClass, DeviceGrant
-    from optsched.cluster.node_parts import Numa, Sharding
+    from optsched.cluster.node_resources import Numa, Sharding
     from optsched.cluster.snapshot import Claim, Queue
     from optsched.cluster.snapshot_builder import SnapshotBuilder
     from optsched.formats.codec.gpu_shares import DeviceTable

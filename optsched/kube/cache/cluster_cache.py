@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
-    from optsched.cluster.gpu_shares import GpuShare
-    from optsched.cluster.node_parts import NumaPart
+    from optsched.cluster.node_resources import GpuShare, NumaPart
     from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.selectors import NodeSelector
     from optsched.cluster.snapshot import Claim, Node, Snapshot

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.api.hypernode import NodeShard
     from optsched.api.json_fields import Manifest
     from optsched.api.kinds import Kind
-    from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.node_resources import Sharding
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
     from optsched.kube.client.errors import KubeError

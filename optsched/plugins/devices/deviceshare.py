@@ -25,7 +25,7 @@ from optsched.api.wellknown import (
     VGPU_USE_UUID,
 )
 from optsched.cluster.amounts import amount_of
-from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
+from optsched.cluster.node_resources import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
@@ -36,7 +36,7 @@ from optsched.units import count_noun
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.gpu_shares import SharedGpu
+    from optsched.cluster.node_resources import SharedGpu
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.declaration import Value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
-from optsched.cluster.node_parts import Alignment, NumaPart
+from optsched.cluster.node_resources import Alignment, NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
@@ -36,7 +36,7 @@ from optsched.units import count_noun
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.node_parts import NumaNeed
+    from optsched.cluster.node_resources import NumaNeed
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.extension_points import LiveScorer, NodeModel

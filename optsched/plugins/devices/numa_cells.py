@@ -10,7 +10,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cluster.node_parts import Alignment, NumaNeed
+from optsched.cluster.node_resources import Alignment, NumaNeed
 from optsched.cluster.task import TaskStatus
 
 if TYPE_CHECKING:

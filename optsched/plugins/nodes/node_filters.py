@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.cluster.node_parts import ShardMode
+from optsched.cluster.node_resources import ShardMode
 from optsched.cluster.selectors import Operator, Requirement, TaintEffect
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation

@@ -35,7 +35,7 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cluster.gpu_shares import GpuShare
+    from optsched.cluster.node_resources import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument

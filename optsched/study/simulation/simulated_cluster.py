@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
 from optsched.cluster.gpu_accounting import GpuBook, gpu_milli
-from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import GpuShare, NumaPart
 from optsched.cluster.snapshot import GangPhase, Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.cluster.task import TaskStatus

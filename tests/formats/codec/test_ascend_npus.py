@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, Template
+from optsched.cluster.node_resources import Chip, GpuShare, GpuShareRequest, Template
 from optsched.formats.codec.ascend_npus import KNOWN_CHIPS
 from optsched.formats.codec.gpu_shares import (
     DeviceTable,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.gpu_shares import NO_LIMIT, GpuShare, GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import NO_LIMIT, GpuShare, GpuShareRequest, SharedGpu
 from optsched.formats.codec.gpu_shares import gpu_share_annotations
 from optsched.formats.codec.nodes import parse_node
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cluster.node_parts import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
+from optsched.cluster.node_resources import NO_LOCAL_DATA, NO_REQUIRED_DATA, RequiredData, Store
 from optsched.formats.codec.nodes import full_name, parse_node
 from optsched.formats.codec.pods.reader import PodDecoder
 from tests.formats.objects import node, pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.cluster.node_parts import Shard, Sharding, ShardMode
+from optsched.cluster.node_resources import Shard, Sharding, ShardMode
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_resources import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.formats.codec.numatopologies import decision_marks, numa_parts, parse_numa
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder
 from optsched.formats.snapshots.assembly import assemble

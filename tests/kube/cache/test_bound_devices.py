@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from optsched.api import kinds
-from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import GpuShare, NumaPart
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.snapshots.bound_devices import device_message
 from optsched.kube.cache.cluster_cache import ClusterCache

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optsched.api import kinds
 from optsched.api.wellknown import Subject, format_submitters
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import GpuShare
+from optsched.cluster.node_resources import GpuShare
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import MOVES
 from optsched.cluster.task import TaskStatus

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS, Ref
 from optsched.cluster.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.cluster.dra_devices import DeviceGrant, DeviceId
-from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import GpuShare, NumaPart
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.kube.cache.cluster_cache import ClusterCache

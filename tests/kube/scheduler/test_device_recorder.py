@@ -9,8 +9,7 @@ import pytest
 
 from optsched.api.kinds import POD, Ref
 from optsched.cluster.decisions import Allocate, Certificate, Plan
-from optsched.cluster.gpu_shares import GpuShare
-from optsched.cluster.node_parts import NumaPart
+from optsched.cluster.node_resources import GpuShare, NumaPart
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder

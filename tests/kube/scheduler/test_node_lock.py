@@ -10,7 +10,7 @@ import pytest
 
 from optsched.api.kinds import NODE, Ref
 from optsched.cluster.decisions import Allocate
-from optsched.cluster.gpu_shares import GpuShare
+from optsched.cluster.node_resources import GpuShare
 from optsched.kube.client.errors import Conflict, Forbidden
 from optsched.kube.scheduler.bind_preparation import LOCK, PATIENCE_S, NodeLocks
 from optsched.kube.scheduler.binder import BinderContext, LiveBinder

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.api.hypernode import parse_nodeshard
-from optsched.cluster.node_parts import Shard, Sharding, ShardMode
+from optsched.cluster.node_resources import Shard, Sharding, ShardMode
 from optsched.kube.scheduler.status_writer import shard_patch
 from tests.formats.objects import thing
 

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.api.wellknown import CRATER_USER, USER
 from optsched.cluster.gpu_accounting import milli_on
-from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import GpuShareRequest, SharedGpu
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, TaskStatus
 from optsched.cluster.trace import Arrival, Trace

@@ -16,7 +16,7 @@ from optsched.cluster.decisions import (
     Plan,
     Sense,
 )
-from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import GpuShareRequest, SharedGpu
 from optsched.study.comparison.plan_measures import measure_plan
 from tests.support.small import cluster, gang, node, running, shape
 

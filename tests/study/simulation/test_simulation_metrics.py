@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.cluster.gpu_shares import GpuShareRequest, SharedGpu
+from optsched.cluster.node_resources import GpuShareRequest, SharedGpu
 from optsched.cluster.snapshot import Queue
 from optsched.cluster.topology import HyperNode, Topology
 from optsched.cluster.trace import Arrival, Trace

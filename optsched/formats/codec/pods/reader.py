@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.dra_devices import DeviceClaimRequest
-    from optsched.cluster.node_parts import Sharding
+    from optsched.cluster.node_resources import Sharding
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import TaskShape
 

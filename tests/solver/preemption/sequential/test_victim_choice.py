@@ -20,8 +20,18 @@ from optsched.cluster.dra_devices import (
     Devices,
     PooledDevice,
 )
-from optsched.cluster.gpu_shares import Geometry, GpuShareRequest, Instance, SharedGpu
-from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.node_resources import (
+    Alignment,
+    Geometry,
+    GpuShareRequest,
+    Instance,
+    Numa,
+    NumaCell,
+    NumaHold,
+    NumaNeed,
+    NumaPart,
+    SharedGpu,
+)
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Claim, GangPhase, NodeGroups, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskShape
