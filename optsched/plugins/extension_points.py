@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from optsched.problem.formulation import GangNodes
+from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Sense
     from optsched.cluster.reasons import Reason
+    from optsched.cluster.task import Task
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
@@ -189,6 +191,16 @@ class NodeModel:
     def of(cls, form: Formulation, supplied: I64) -> NodeModel:
         """Return the node model of `form` with node variables `supplied` and without evictions."""
         return cls(form.problem, form.problem, form.model, supplied, form=form)
+
+    def victims_by_node(self) -> dict[int, list[tuple[int, int, Task]]]:
+        """Return (variable, number of tasks, one task) of each group of `evictions`, by node."""
+        tasks = running_tasks(self.problem).tasks if len(self.evictions.node) else ()
+        found: dict[int, list[tuple[int, int, Task]]] = {}
+        columns = (self.evictions.leave, self.evictions.number, self.evictions.by_group())
+        groups = zip(*(column.tolist() for column in columns), strict=True)
+        for node, (leave, number, task) in zip(self.evictions.node.tolist(), groups, strict=True):
+            found.setdefault(node, []).append((leave, number, tasks[task]))
+        return found
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables that count the selected gangs' tasks on each node.

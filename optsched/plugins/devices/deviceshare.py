@@ -391,22 +391,19 @@ class DeviceShare(Rule):
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints that allocate devices within their memory, core and task limits."""
-        problem, supplied, evictions = nodes.problem, nodes.supplied, nodes.evictions
+        problem, supplied = nodes.problem, nodes.supplied
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
-        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
-        first = evictions.by_group()
-        for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
+        if not any(needs):
+            return
+        victims = nodes.victims_by_node()
+        for n, node in enumerate(problem.snapshot.nodes):
             placeable = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
             if not placeable:
                 continue
             parts = problem.derived(self.known_holdings)[n]
             leaving = [
-                (
-                    int(evictions.leave[k]),
-                    int(evictions.number[k]),
-                    parts.get(tasks[first[k]].key, []),
-                )
-                for k in np.flatnonzero(evictions.node == n).tolist()
+                (leave, number, parts.get(task.key, []))
+                for leave, number, task in victims.get(n, ())
             ]
             devices = _DeviceRows(nodes, node, _sum_holdings(node, parts), leaving)
             devices.add(placeable, needs, supplied[:, n])

@@ -120,18 +120,15 @@ class GpuShares(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints for GPU shares; on nodes with victims, they repack the running tasks."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions = nodes.evictions
         if not problem.derived(shares_devices):
             return
-        free = problem.derived(find_free_devices)
-        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
-        first = evictions.by_group()
+        free, victims = problem.derived(find_free_devices), nodes.victims_by_node()
         for n, node in enumerate(problem.snapshot.nodes):
             goes = [
-                (int(evictions.leave[k]), int(evictions.number[k]), tasks[first[k]].shape)
-                for k in np.flatnonzero(evictions.node == n).tolist()
+                (leave, task.shape)
+                for leave, _, task in victims.get(n, ())
+                if _uses_gpus(task.shape)
             ]
-            goes = [each for each in goes if _uses_gpus(each[2])]
             if not goes:
                 _encode_node(problem, model, supplied[:, n], free[n])
                 continue
@@ -382,14 +379,14 @@ def _repack_node(
     model: LinearModel,
     have: Holding,
     comes: Sequence[tuple[int, TaskShape]],
-    goes: Sequence[tuple[int, int, TaskShape]],
+    goes: Sequence[tuple[int, TaskShape]],
 ) -> None:
     """Add constraints that pack the remaining and the placed tasks of a node on its GPUs.
 
     If the running tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
     """
     # Placed tasks use GPU capacity, and victims release it.
-    changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, _, shape in goes)]
+    changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, shape in goes)]
     placed = [x for x, _ in comes]
     most_placed = int(max(model.bounds[1][placed].max(), 1))
     any_placed = -1 if have.fits else model.add_indicator(placed, most_placed)

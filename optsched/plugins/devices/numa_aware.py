@@ -220,19 +220,16 @@ class NumaAware(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints that assign containers to NUMA nodes within their idle CPUs and GPUs."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions, num_pending = nodes.evictions, problem.classes.num_pending
-        tasks = running_tasks(problem).tasks if len(evictions.node) else ()
-        first = evictions.by_group()
+        num_pending, victims = problem.classes.num_pending, nodes.victims_by_node()
         for n, state in enumerate(problem.derived(_find_numa_states)):
             placeable = np.flatnonzero(supplied[:, n] >= 0).tolist()
             if state is None or not state[0].alignment.is_strict or not placeable:
                 continue
-            groups = np.flatnonzero(evictions.node == n).tolist()
-            has = holdings(problem.snapshot.nodes[n])[1] if groups else {}
+            has = holdings(problem.snapshot.nodes[n])[1] if n in victims else {}
             goes = [
-                (int(evictions.leave[k]), int(evictions.number[k]), part)
-                for k in groups
-                for part in has.get(tasks[first[k]].key, ())
+                (leave, number, part)
+                for leave, number, task in victims.get(n, ())
+                for part in has.get(task.key, ())
             ]
             layout, free = state
             containers = [

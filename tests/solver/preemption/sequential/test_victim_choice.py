@@ -38,7 +38,7 @@ from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, 
 from optsched.cluster.topology import SubGroupRule
 from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.devices.deviceshare import DeviceShare
-from optsched.plugins.devices.gpu_shares import packs
+from optsched.plugins.devices.gpu_shares import Holding
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
 from optsched.plugins.devices.numa_cells import Free, assign, layout_of, options
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
@@ -375,7 +375,7 @@ def in_parts(rng: np.random.Generator):
     for n in nodes:
         here: list[int] = []
         for part in rng.choice([200, 300, 400, 500, 600, 700, 1000], 4).tolist():
-            if packs(sorted([*here, part])[::-1], dict(n.allocatable)[GPU]):
+            if Holding(dict(n.allocatable)[GPU], 0, tuple(sorted([*here, part])[::-1])).fits:
                 here.append(part)
                 made = gang(f"r{len(gangs)}", ("w", 1, having(part)), priority=1)
                 gangs.append(replace(made, tasks=(running(made.tasks[0], n.name),)))
