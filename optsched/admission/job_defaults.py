@@ -42,12 +42,12 @@ class _Filler:
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Set the value at a path in the spec; the path's parent must exist."""
-        place: Any = self._copy_once(self.spec)
-        self.spec = place
+        container: Any = self._copy_once(self.spec)
+        self.spec = container
         for step in steps[:-1]:
-            place[step] = self._copy_once(place[step])
-            place = place[step]
-        place[steps[-1]] = value
+            container[step] = self._copy_once(container[step])
+            container = container[step]
+        container[steps[-1]] = value
         self._findings.change(("spec", *steps), value)
 
     def _copy_once(self, found: Any) -> Any:  # noqa: ANN401  JSON
@@ -88,18 +88,20 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
     return filler.spec
 
 
-def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
+def refill(
+    old: Raw, new: Raw, settings: Settings, findings: Findings, *, has_default_minimum: bool
+) -> Raw:
     """Return an updated spec with the defaults that the update dropped.
 
-    `kubectl apply` sends the task list from the manifest, without the defaults. `is_whole` is true
-    if the manifest does not set the job's `minAvailable`, which then defaults to the sum of its
-    tasks' `minAvailable`.
+    `kubectl apply` sends the task list from the manifest, without the defaults.
+    `has_default_minimum` is true if the manifest does not set the job's `minAvailable`, which then
+    defaults to the sum of its tasks' `minAvailable`.
     """
     filler = _Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
     before, total = old.get("minAvailable"), _sum_minimums(filler.spec.get("tasks"))
     is_default = before == filler.spec.get("minAvailable") == _sum_minimums(old.get("tasks"))
-    if is_whole and is_default and before != total:
+    if has_default_minimum and is_default and before != total:
         filler.set_path(("minAvailable",), total)
     return filler.spec
 
@@ -119,18 +121,18 @@ def _keep_claims(filler: _Filler, before: object) -> None:
 
 
 def _fill_task(filler: _Filler, index: int, task: Raw) -> None:
-    place: tuple[Step, ...] = ("tasks", index)
+    steps: tuple[Step, ...] = ("tasks", index)
     if not task.get("name"):
-        filler.set_path((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
+        filler.set_path((*steps, "name"), f"{TASK_NAME_PREFIX}{index}")
     if task.get("minAvailable") is None:
-        filler.set_path((*place, "minAvailable"), _default_minimum(task))
+        filler.set_path((*steps, "minAvailable"), _default_minimum(task))
     if task.get("maxRetry") in (None, 0):
-        filler.set_path((*place, "maxRetry"), DEFAULT_MAX_RETRY)
-    _fill_policies(filler, place, task.get("policies"))
+        filler.set_path((*steps, "maxRetry"), DEFAULT_MAX_RETRY)
+    _fill_policies(filler, steps, task.get("policies"))
     template = task.get("template")
     spec = template.get("spec") if isinstance(template, dict) else None
     if isinstance(spec, dict):
-        _fill_pod(filler, (*place, "template", "spec"), spec)
+        _fill_pod(filler, (*steps, "template", "spec"), spec)
 
 
 def _default_minimum(task: Raw) -> int:
@@ -155,24 +157,24 @@ def _read_count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _fill_pod(filler: _Filler, place: tuple[Step, ...], spec: Raw) -> None:
+def _fill_pod(filler: _Filler, steps: tuple[Step, ...], spec: Raw) -> None:
     if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
-        filler.set_path((*place, "dnsPolicy"), _HOST_DNS)
+        filler.set_path((*steps, "dnsPolicy"), _HOST_DNS)
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind)
         for index, container in enumerate(containers if isinstance(containers, list) else ()):
             if isinstance(container, dict):
-                _fill_limits(filler, (*place, kind, index), container)
+                _fill_limits(filler, (*steps, kind, index), container)
 
 
-def _fill_limits(filler: _Filler, place: tuple[Step, ...], container: Raw) -> None:
+def _fill_limits(filler: _Filler, steps: tuple[Step, ...], container: Raw) -> None:
     resources = container.get("resources")
     requests = resources.get("requests") if isinstance(resources, dict) else None
     if not isinstance(resources, dict) or not isinstance(requests, dict):
         return
     limits = resources.get("limits")
     held = limits if isinstance(limits, dict) else {}
-    # Extended resources, such as nvidia.com/gpu, are outside the Kubernetes domain.
+    # The names of extended resources, such as nvidia.com/gpu, do not contain kubernetes.io/.
     missing = {
         name: value
         for name, value in requests.items()
@@ -181,10 +183,10 @@ def _fill_limits(filler: _Filler, place: tuple[Step, ...], container: Raw) -> No
     }
     if not missing or not isinstance(limits, dict | None):
         return
-    filler.set_path((*place, "resources", "limits"), {**held, **missing})
+    filler.set_path((*steps, "resources", "limits"), {**held, **missing})
     names = ", ".join(sorted(missing))
     path = ""
-    for step in place:
+    for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
     path = path.removeprefix(".")
     filler.warn(
@@ -193,11 +195,11 @@ def _fill_limits(filler: _Filler, place: tuple[Step, ...], container: Raw) -> No
     )
 
 
-def _fill_policies(filler: _Filler, place: tuple[Step, ...], policies: object) -> None:
+def _fill_policies(filler: _Filler, steps: tuple[Step, ...], policies: object) -> None:
     for index, policy in enumerate(policies if isinstance(policies, list) else ()):
         if not isinstance(policy, dict):
             continue
-        policy_path: tuple[Step, ...] = (*place, "policies", index)
+        policy_path: tuple[Step, ...] = (*steps, "policies", index)
         if policy.get("event") == _ALIAS:
             filler.set_path((*policy_path, "event"), _EVENT)
         events = policy.get("events")

@@ -72,7 +72,7 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
         known = ", ".join(sorted(review.settings.job_plugins))
         review.deny(f"unable to find job plugin: {plugin}: {path}.plugins; known plugins: {known}")
     if "mpi" in spec.plugins:
-        # As in Volcano, missing workers only cause a warning.
+        # As in Volcano, a missing worker task only causes a warning.
         task_names = [task.name for task in spec.tasks]
         for role, report in (("master", review.deny), ("worker", review.warn)):
             wanted = _read_argument(spec.plugins["mpi"], role, role)

@@ -20,7 +20,7 @@ from optsched.admission.tenant_rules import (
     check_owner,
     check_priority,
     check_templates,
-    warn_of_lift,
+    warn_of_ineffective_class,
 )
 from optsched.api.job import parse_job
 from optsched.api.json_fields import records
@@ -82,8 +82,8 @@ def mutate(review: Review) -> None:
     if isinstance(spec, dict) and review.request.action is Action.CREATE:
         fill_in(spec, review.settings, review)
     elif isinstance(spec, dict) and is_changed:
-        is_whole = _declares_minimum(review.request) is False
-        filled = refill(old, spec, review.settings, review, is_whole=is_whole)
+        has_default_minimum = _declares_minimum(review.request) is False
+        filled = refill(old, spec, review.settings, review, has_default_minimum=has_default_minimum)
         # A user who only scales down a job does not become its submitter, because `validate` does
         # not check that this user may use the queue.
         is_changed = _find_difference(old, filled) is not None and not _only_shrinks(old, filled)
@@ -100,7 +100,7 @@ def validate(review: Review) -> None:
         check_priority(name, review)
     if review.request.action is Action.CREATE:
         if _has_other_classes(raw, name):
-            warn_of_lift(name, review)
+            warn_of_ineffective_class(name, review)
         check_templates(review)
         spec = check_job_spec(raw, name_of(review.request), review)
         queue = check_queue(spec.queue, "job", "unable to find job queue", review)
@@ -147,8 +147,8 @@ def _check_change(old: Raw, new: Raw, review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # If a manifest without the defaults is applied again, admission sets them again. A missing
-    # default is therefore no change.
+    # If a manifest without the defaults is applied again, admission sets the defaults again. A
+    # missing default is therefore no change.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )

@@ -35,8 +35,8 @@ _TYPE_ERROR: Final = re.compile(
     r"(?P<path>(?:\.\w+)*) of type (?P<expected>\S+)"
 )
 _QUANTITY_ERROR: Final = "quantities must match"
-_AMOUNTS: Final = ("requests", "limits", "overhead")
-_AMOUNT_FIELDS: Final = ("sizeLimit", "divisor")
+_QUANTITY_MAPS: Final = ("requests", "limits", "overhead")
+_QUANTITIES: Final = ("sizeLimit", "divisor")
 _JSON_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "string": str,
     "number": (int, float),
@@ -99,7 +99,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
                     f"{where}: Invalid value: {quote(value)}: must be of type {expected}"
                 )
     elif reason.startswith(_QUANTITY_ERROR):
-        for where, value in _amounts_in(template, path):
+        for where, value in _find_quantities(template, path):
             try:
                 parse_quantity_field(value)
             except QuantityError as e:
@@ -108,7 +108,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield the path and value of each field that `names` lead to, through lists and maps."""
+    """Yield the path and value of each field that the field names `names` select below `value`."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")
@@ -120,16 +120,16 @@ def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str
         yield from _values_at(value[names[0]], names[1:], f"{path}.{names[0]}")
 
 
-def _amounts_in(value: object, path: str) -> Iterator[tuple[str, object]]:
+def _find_quantities(value: object, path: str) -> Iterator[tuple[str, object]]:
     """Yield the path and value of each quantity in a pod template."""
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _amounts_in(each, f"{path}[{index}]")
+            yield from _find_quantities(each, f"{path}[{index}]")
     elif isinstance(value, dict):
         for name, each in value.items():
-            if name in _AMOUNTS and isinstance(each, dict):
+            if name in _QUANTITY_MAPS and isinstance(each, dict):
                 yield from ((f"{path}.{name}[{key}]", amount) for key, amount in each.items())
-            elif name in _AMOUNT_FIELDS:
+            elif name in _QUANTITIES:
                 yield f"{path}.{name}", each
             else:
-                yield from _amounts_in(each, f"{path}.{name}")
+                yield from _find_quantities(each, f"{path}.{name}")

@@ -25,7 +25,7 @@ from optsched.admission.tenant_rules import (
     check_annotations,
     check_marks,
     check_priority,
-    warn_of_lift,
+    warn_of_ineffective_class,
 )
 from optsched.api.json_fields import annotations_of
 from optsched.api.podgroup import group_named_by, parse_podgroup, parse_scheduling_group
@@ -61,8 +61,8 @@ def mutate(review: Review) -> None:
         review.change(("status",), known or {})
     spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
-    # `kubectl apply` sends the queue in the manifest, even if admission had replaced it by the
-    # queue of the namespace.
+    # `kubectl apply` sends the queue of the manifest again, which admission replaced by the queue
+    # of the namespace when the PodGroup was created.
     is_filled = (
         review.request.action is Action.CREATE
         or get_mapping(review.request.old, "spec").get("queue") == queue
@@ -89,7 +89,7 @@ def validate(review: Review) -> None:
     if old is None or old.priority_class != group.priority_class:
         check_priority(group.priority_class, review)
         if not is_trusted:
-            warn_of_lift(group.priority_class, review)
+            warn_of_ineffective_class(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, "PodGroup", "unable to find queue", review)
         # The PodGroups that controllers create have a UID in their name, so no pod can name such a

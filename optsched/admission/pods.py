@@ -191,7 +191,7 @@ def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
     """Return a record of the PodGroup that a new pod joins, and of the queue of that PodGroup.
 
     The record is empty if the PodGroup does not exist. For a bare pod, the record names only the
-    queue. It is empty if the queue does not exist or a submitter may not use the queue.
+    queue; it is empty if the queue does not exist or a submitter may not use the queue.
 
     RBAC roles may allow the submitter to use the queue, but the scheduler does not read RBAC roles.
     If another user creates the PodGroup at the same time, only this record shows that admission

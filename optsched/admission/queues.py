@@ -93,7 +93,7 @@ def validate(review: Review) -> None:
     if queue is None:
         return
     old = parse_queue(review.request.old)[0] if review.request.action is Action.UPDATE else None
-    _warn_of_parts(get_mapping(review.request.obj or {}, "spec"), review)
+    _warn_about_fractions(get_mapping(review.request.obj or {}, "spec"), review)
     _check_amounts(queue, review)
     _check_hierarchy(queue, review)
     if old is None:
@@ -124,7 +124,7 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
     )
 
 
-def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
+def _warn_about_fractions(spec: Mapping[str, object], findings: Findings) -> None:
     """Warn about device fractions in a queue: Volcano accepts them, but no pod can request them."""
     guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
     lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
@@ -149,22 +149,22 @@ def _check_amounts(queue: Queue, findings: Findings) -> None:
                 queue.deserved, resource, "deserved", f"{deserved} must be >= {floor}", findings
             )
     for resource in sorted(queue.effective_deserved.keys() & queue.capability.keys()):
-        part = "deserved" if resource in queue.deserved else "guarantee"
+        field = "deserved" if resource in queue.deserved else "guarantee"
         amounts = queue.deserved if resource in queue.deserved else queue.guarantee
         if amounts[resource] > queue.capability[resource]:
-            held = _format_amount(part, amounts, resource)
+            held = _format_amount(field, amounts, resource)
             most = _format_amount("capability", queue.capability, resource)
-            _report_invalid(amounts, resource, part, f"{held} must be <= {most}", findings)
+            _report_invalid(amounts, resource, field, f"{held} must be <= {most}", findings)
 
 
-def _format_amount(part: str, amounts: Mapping[str, int], resource: str) -> str:
-    return f"{part}[{resource}]={format_quantity(amounts[resource], resource)}"
+def _format_amount(field: str, amounts: Mapping[str, int], resource: str) -> str:
+    return f"{field}[{resource}]={format_quantity(amounts[resource], resource)}"
 
 
 def _report_invalid(
-    amounts: Mapping[str, int], resource: str, part: str, sentence: str, findings: Findings
+    amounts: Mapping[str, int], resource: str, field: str, sentence: str, findings: Findings
 ) -> None:
-    where = "guarantee.resource" if part == "guarantee" else part
+    where = "guarantee.resource" if field == "guarantee" else field
     value = format_quantity(amounts[resource], resource)
     findings.invalid(f"spec.{where}[{resource}]", value, sentence)
 
@@ -323,25 +323,25 @@ def _check_resources_of_tree(queue: Queue, review: Review) -> None:
 
 def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
     held = list(children)
-    for part, limits in (
+    for field, limits in (
         ("guarantee", parent.guarantee),
         ("deserved", parent.effective_deserved),
     ):
         total: dict[str, int] = {}
         for child in held:
-            for name, amount in getattr(child, part).items():
+            for name, amount in getattr(child, field).items():
                 total[name] = total.get(name, 0) + amount
         for resource in sorted(total):
             if total[resource] > limits.get(resource, 0):
                 named = ", ".join(
-                    sorted(each.name for each in held if getattr(each, part).get(resource))
+                    sorted(each.name for each in held if getattr(each, field).get(resource))
                 )
                 findings.deny(
-                    f"parent queue {parent.name} validation failed: sum of children's {part} "
+                    f"parent queue {parent.name} validation failed: sum of children's {field} "
                     f"({resource} {format_quantity(total[resource], resource)}) exceeds parent's "
-                    f"{part} limit ({resource} "
-                    f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
-                    f"{parent.name} or lower spec.{part} of {named}"
+                    f"{field} limit ({resource} "
+                    f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{field} of "
+                    f"{parent.name} or lower spec.{field} of {named}"
                 )
                 findings.rests_on_queue(parent.name)
 

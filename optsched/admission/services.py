@@ -41,7 +41,7 @@ _CREATE: Final = (Action.CREATE,)
 _CHANGES: Final = (Action.CREATE, Action.UPDATE)
 _ALL: Final = tuple(Action)
 _BUDGETS: Final = "['volcano.sh/jdb-min-available', 'volcano.sh/jdb-max-unavailable']"
-_PLACES: Final = (
+_QUEUE_ANNOTATIONS: Final = (
     "scheduling.volcano.sh/queue-name",
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
@@ -58,9 +58,9 @@ _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:volcano-scheduler",
 )
 _BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
-_ANNOTATIONS: Final = [*_PLACES, *GUARDED, *RESERVED, SUBMITTER]
+_ANNOTATIONS: Final = [*_QUEUE_ANNOTATIONS, *GUARDED, *RESERVED, SUBMITTER]
 _OWNED: Final = "object.metadata.?ownerReferences.orValue([])"
-_MEANT: Final = (
+_IS_RELEVANT: Final = (
     "object.metadata.?annotations.orValue({}).exists(key, "
     f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
     f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)}) || "
@@ -93,10 +93,10 @@ def _differs_below(prefix: str) -> str:
     )
 
 
-_ANNOTATED: Final = (
+_PODS_TO_VALIDATE: Final = (
     f"request.operation == 'CREATE' ? ({_BUDGETS}.exists(key, "
     "object.metadata.?annotations[?key].hasValue()) "
-    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
+    f"|| (!({_BY_CONTROLLERS}) && ({_IS_RELEVANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
     f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)} || "
     f"{_OWNED} != {_OWNED.replace('object', 'oldObject')})"
 )
@@ -114,11 +114,11 @@ RECORDED: Final = (
 
 Administrators who use resource groups remove the condition, so that all pods are reviewed.
 """
-_CHANGED_TREE: Final = (
+_CHANGED_HIERARCHIES: Final = (
     f"request.operation != 'UPDATE' || {_differs('annotations', (HIERARCHY, HIERARCHY_WEIGHTS))}"
 )
 """CEL condition for the queues that `/queues/mutate` reviews."""
-_CHANGED_WORK: Final = (
+_CHANGED_POD_GROUPS: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
     f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
@@ -179,14 +179,20 @@ _UPSTREAM: Final = kinds.SCHEDULING_POD_GROUPS
 SERVICES: Final = (
     _changes("/jobs/mutate", "mutatejob", kinds.JOB, jobs.mutate),
     _changes("/jobs/validate", "validatejob", kinds.JOB, jobs.validate),
-    _changes("/queues/mutate", "mutatequeue", kinds.QUEUE, queues.mutate, _CHANGED_TREE),
+    _changes("/queues/mutate", "mutatequeue", kinds.QUEUE, queues.mutate, _CHANGED_HIERARCHIES),
     Service("/queues/validate", "validatequeue.volcano.sh", kinds.QUEUE, _ALL, queues.validate),
-    _changes("/podgroups/mutate", "mutatepodgroup", _POD_GROUP, podgroups.mutate, _CHANGED_WORK),
     _changes(
-        "/podgroups/validate", "validatepodgroup", _POD_GROUP, podgroups.validate, _CHANGED_WORK
+        "/podgroups/mutate", "mutatepodgroup", _POD_GROUP, podgroups.mutate, _CHANGED_POD_GROUPS
+    ),
+    _changes(
+        "/podgroups/validate",
+        "validatepodgroup",
+        _POD_GROUP,
+        podgroups.validate,
+        _CHANGED_POD_GROUPS,
     ),
     Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate, RECORDED),
-    _changes("/pods/validate", "validatepod", kinds.POD, pods.validate, _ANNOTATED),
+    _changes("/pods/validate", "validatepod", kinds.POD, pods.validate, _PODS_TO_VALIDATE),
     _changes("/hypernodes/validate", "validatehypernodes", kinds.HYPER_NODE, _validate_hypernode),
     _changes("/jobflows/mutate", "mutatejobflow", kinds.JOB_FLOW, record_author),
     _changes("/jobflows/validate", "validatejobflow", kinds.JOB_FLOW, jobflows.validate),

@@ -214,7 +214,7 @@ def is_system_class(name: object) -> bool:
     return isinstance(name, str) and name.startswith(SYSTEM_CLASSES)
 
 
-def warn_of_lift(name: object, review: Review) -> None:
+def warn_of_ineffective_class(name: object, review: Review) -> None:
     """Warn that a PodGroup's PriorityClass takes effect only if its pods have the same class.
 
     Most pods are created after their PodGroup, so the scheduler, not admission, compares their

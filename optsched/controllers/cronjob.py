@@ -1,8 +1,8 @@
 """CronJobs: jobs that are created on a schedule.
 
 Names, events and limits follow Volcano's pkg/controllers/cronjob. A job's name contains the minute
-of its scheduled time, so each job is created only once. The status records that a job was created
-as soon as a watch reports the job.
+of its scheduled time, so each job is created only once. Once a watch reports the job, the CronJob's
+status records its schedule time.
 
 Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the policy
 Replace, the next job is created without waiting until the replaced job's deletion is complete.
@@ -81,7 +81,7 @@ _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
 
 @dataclass(frozen=True, slots=True)
-class _Clock:
+class _Schedule:
     """The schedule of a CronJob and its time zone."""
 
     table: Timetable
@@ -139,25 +139,24 @@ class CronJobs:
         owned = world.owned_by(JOB, CRON_JOB, cron.meta.uid)
         jobs = sorted(owned, key=lambda job: (created_ms(job), name_of(job)))
         case = _Case(cron, manifest, jobs, world.now_ms)
-        clock = self._read_clock(case)
-        if isinstance(clock, Emit):
-            return (*_update_status(case, cron.last_schedule_ms), clock)
+        schedule = self._read_schedule(case)
+        if isinstance(schedule, Emit):
+            return (*_update_status(case, cron.last_schedule_ms), schedule)
         if cron.suspended:
             return _update_status(case, cron.last_schedule_ms)
-        due_ms, missed = _last_missed_run(case, clock)
-        next_ms = next_due_ms(clock.table, world.now_ms, clock.zone)
+        due_ms, missed = _last_missed_run(case, schedule)
+        next_ms = next_due_ms(schedule.table, world.now_ms, schedule.zone)
         again = () if next_ms is None else (Again((next_ms - world.now_ms) / 1000 + LATE_S),)
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
-        # The name contains the minute of the schedule time, so each job is created only once.
         name = f"{cron.meta.name}-{due_ms // 60_000}"
         known = world.get(JOB, cron.meta.namespace, name)
         if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
             return (*_update_status(case, due_ms), *missed, *again)
-        created = _create_job(case, name, due_ms, clock, known)
+        created = _create_job(case, name, due_ms, schedule, known)
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
-    def _read_clock(self, case: _Case) -> _Clock | Emit:
+    def _read_schedule(self, case: _Case) -> _Schedule | Emit:
         """Return a CronJob's schedule and time zone, or an event if one of them is invalid."""
         text, name = case.cron.schedule, case.cron.time_zone
         for prefix in _PREFIXES:
@@ -171,7 +170,7 @@ class CronJobs:
             message = f"spec.timeZone: unknown time zone {name!r}"
             return case.emit(EventType.WARNING, "InvalidTimeZone", message)
         try:
-            return _Clock(parse_timetable(text), zone)
+            return _Schedule(parse_timetable(text), zone)
         except CronError as e:
             message = f"spec.schedule: {e}"
             return case.emit(EventType.WARNING, "UnParseableCronJobSchedule", message)
@@ -180,7 +179,7 @@ class CronJobs:
 # --- due times ------------------------------------------------------------------------------------
 
 
-def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
+def _last_missed_run(case: _Case, schedule: _Schedule) -> tuple[int | None, tuple[Emit, ...]]:
     """Return the last missed schedule time in epoch ms, or None, and warning events.
 
     There is one warning event if more than `MANY` schedule times were missed, otherwise none.
@@ -191,10 +190,10 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
         since_ms = now_ms - BEHIND_MS
     if cron.starting_deadline_s is not None:
         since_ms = max(since_ms, now_ms - cron.starting_deadline_s * 1000)
-    due_ms = last_due_ms(clock.table, since_ms, now_ms, clock.zone)
+    due_ms = last_due_ms(schedule.table, since_ms, now_ms, schedule.zone)
     at_ms = since_ms
     for _ in range(MANY + 1):
-        next_ms = next_due_ms(clock.table, at_ms, clock.zone)
+        next_ms = next_due_ms(schedule.table, at_ms, schedule.zone)
         if next_ms is None or next_ms > now_ms:
             return due_ms, ()
         at_ms = next_ms
@@ -209,7 +208,7 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
 
 
 def _create_job(
-    case: _Case, name: str, due_ms: int, clock: _Clock, known: Manifest | None
+    case: _Case, name: str, due_ms: int, schedule: _Schedule, known: Manifest | None
 ) -> tuple[Effect, ...]:
     """Return the effects that create the due job, if the concurrency policy allows it.
 
@@ -224,7 +223,7 @@ def _create_job(
         message = f"job {name} waits until job {name_of(active[0])} ends"
         return (case.emit(EventType.WARNING, "ForbidConcurrent", message, name),)
     replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
-    due_at = datetime.fromtimestamp(due_ms / 1000, clock.zone).isoformat()
+    due_at = datetime.fromtimestamp(due_ms / 1000, schedule.zone).isoformat()
     job = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,

@@ -32,7 +32,7 @@ class Propagation(StrEnum):
 class Create:
     """Create an object.
 
-    The name must be the same each time, not random, so that the object is created only once.
+    A repeated reconciliation must choose the same name, so that the object is created only once.
     """
 
     kind: Kind
@@ -80,9 +80,9 @@ class PatchStatus(Patch):
     The patch is sent to the status subresource if the kind has one, and otherwise to the object.
 
     `may_wait_s` is the number of seconds for which the patch may be deferred. It is positive for
-    changes, such as pod counts, that affect no decision and are often followed by more changes. A
-    deferred object is reconciled again after this time, or later if its status was written
-    recently.
+    changes, such as those of pod counts, that affect no decision and are often followed by more
+    changes. A deferred object is reconciled again after this time, or later if its status was
+    written recently.
     """
 
     may_wait_s: float = 0.0
@@ -123,7 +123,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile an object again after `after_s` seconds; if `key` is None, the current object."""
+    """Reconcile the object `key` after `after_s` seconds; None stands for the current object."""
 
     after_s: float
     key: Ref | None = None

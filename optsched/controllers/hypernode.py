@@ -75,7 +75,7 @@ RETRY_MS: Final = 60_000
 """Maximum time in ms between a failed query and the next one."""
 
 LEAST_MS: Final = 10_000
-"""Minimum value in ms that can be configured for the time between two queries."""
+"""Minimum time in ms between two queries that the configuration may set."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 """A reference that stands for all HyperNodes; no object has an empty name."""
@@ -155,10 +155,10 @@ def _read_fabric(
         raise ConfigError(
             "ufm: credentials.secretRef.name is missing: name a Secret with username and password"
         )
-    place = secret.get("namespace") or namespace
-    if place != namespace:
+    given = secret.get("namespace") or namespace
+    if given != namespace:
         raise ConfigError(
-            f"ufm: credentials.secretRef.namespace is {place!r}: controllers read only Secrets of "
+            f"ufm: credentials.secretRef.namespace is {given!r}: controllers read only Secrets of "
             f"{namespace}; create the Secret there"
         )
     verifies = config.get("insecureSkipVerify") is not True

@@ -143,7 +143,8 @@ class PodGroups:
         followed = _find_followed_pod(pods, group)
         owner = _find_owner(followed or group, world)
         # If an owner has 0 replicas, all its remaining pods will terminate, so its PodGroup is
-        # deleted. A PodGroup to which a user gave the name `podgroup-…` may have another owner.
+        # deleted. A PodGroup that a user created with a name `podgroup-…` may have another owner;
+        # it is kept.
         is_own_group = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
         if owner is not None and is_own_group and spec_of(owner).get("replicas") == 0:
             if group is None:

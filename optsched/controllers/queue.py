@@ -201,7 +201,7 @@ QUEUES: Final = Controller(
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
     """Return the number of PodGroups by phase and queue name.
 
-    A queue without PodGroups in a phase has the number 0.
+    The number is 0 for a queue that has no PodGroup in a phase.
     """
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))

@@ -1,8 +1,8 @@
 """Events of a job, and the actions that its lifecycle policies trigger.
 
 No state is kept in memory: events are derived from the current objects. The event of a failed pod,
-for example, lasts until an action deletes the pod. Pod deletions leave no object behind, so the
-job's status stores those to which a policy with a timeout applies. Source: Volcano,
+for example, lasts until an action deletes the pod. A deleted pod leaves no object behind, so the
+job's status stores the deletions to which a policy with a timeout applies. Source: Volcano,
 pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
@@ -27,7 +27,7 @@ from optsched.controllers.job.observed_job import (
     container_statuses,
     exit_codes,
     is_disrupted,
-    pod_part,
+    pod_key,
     restarts,
 )
 from optsched.controllers.job.podgroups import GENERATION
@@ -112,7 +112,7 @@ def apply_policies(observed: ObservedJob) -> tuple[TriggeredAction | None, int |
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
     """Return the pod deletions to which a policy with a timeout applies.
 
-    The result is keyed by `pod_part(task, index)`.
+    The result is keyed by `pod_key(task, index)`.
     """
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
@@ -122,7 +122,7 @@ def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
         if occurrence.task is None or policy is None or policy.timeout_ms is None:
             continue
         since_ms = observed.now_ms if occurrence.since_ms is None else occurrence.since_ms
-        part = pod_part(occurrence.task.name, occurrence.index)
+        part = pod_key(occurrence.task.name, occurrence.index)
         found[part] = PodDeletion(since_ms, occurrence.is_disruption)
     return found
 
@@ -200,7 +200,7 @@ def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _observe_terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     known = observed.job.status.deletions
     for (name, index), pod in observed.pods.items():
-        if pod.is_terminating and not pod.is_outdated and pod_part(name, index) not in known:
+        if pod.is_terminating and not pod.is_outdated and pod_key(name, index) not in known:
             meta = meta_of(pod.manifest)
             by_ms = time_ms(meta.get("deletionTimestamp"))
             grace = meta.get("deletionGracePeriodSeconds")
@@ -230,7 +230,7 @@ def _observe_absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
             i
             for i in range(task.replicas)
             if (task.name, i) not in observed.pods
-            and pod_part(task.name, i) not in job.status.deletions
+            and pod_key(task.name, i) not in job.status.deletions
         ]
         names = {i: pod_name(job.meta.name, task.name, i) for i in absent}
         by_scheduler = [i for i in absent if names[i] in observed.evicted]
@@ -252,7 +252,7 @@ def _observe_stored_deletions(observed: ObservedJob) -> Iterator[ObservedEvent]:
         return
     for task in job.spec.tasks:
         for index in range(task.replicas):
-            deletion = job.status.deletions.get(pod_part(task.name, index))
+            deletion = job.status.deletions.get(pod_key(task.name, index))
             pod = observed.pods.get((task.name, index))
             has_run = pod is not None and not pod.is_terminating and pod.phase != "Pending"
             if deletion is not None and not has_run:

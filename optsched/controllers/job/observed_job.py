@@ -54,27 +54,27 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _DISRUPTION: Final = "DisruptionTarget"
 
 
-def task_part(task: str) -> str:
+def task_key(task: str) -> str:
     """Return the key under which `status.restarted` stores a task's minimum version."""
     return f"task/{task}"
 
 
-def partition_part(task: str, partition: int) -> str:
+def partition_key(task: str, partition: int) -> str:
     """Return the key under which `status.restarted` stores a partition's minimum version."""
     return f"partition/{task}/{partition}"
 
 
-def pod_part(task: str, index: int) -> str:
+def pod_key(task: str, index: int) -> str:
     """Return the key under which `status.restarted` stores a pod's minimum version."""
     return f"pod/{task}/{index}"
 
 
-def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
+def keys_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
     """Return the keys in `status.restarted` that apply to a pod."""
-    found = (WHOLE, task_part(task.name), pod_part(task.name, index))
+    found = (WHOLE, task_key(task.name), pod_key(task.name, index))
     if task.partition is None:
         return found
-    return (*found, partition_part(task.name, index // task.partition.size))
+    return (*found, partition_key(task.name, index // task.partition.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _build_view(job: Job, pod: Manifest) -> PodView:
         task = None
     since, restarted = 0, job.status.restarts.restarted
     if task is not None and restarted:
-        since = max(restarted.get(each, 0) for each in parts_of_pod(task, index))
+        since = max(restarted.get(each, 0) for each in keys_of_pod(task, index))
     return PodView(
         manifest=pod,
         name=name,

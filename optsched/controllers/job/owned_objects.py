@@ -277,8 +277,8 @@ def _sync_object(
     if owner is None or owner.get("uid") != job.meta.uid:
         yield from _report_foreign_object(wanted, job, manifest, found)
         return
-    # Only labelled objects are watched. An object that Volcano created lacks the label, so it is
-    # added.
+    # Only labelled objects are watched. An object that Volcano created lacks the label, so the
+    # label is added.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **wanted.kept}
     if known is not None:
         changes = {}

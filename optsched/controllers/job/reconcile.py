@@ -58,13 +58,13 @@ from optsched.controllers.job.observed_job import (
     WHOLE,
     are_containers_ready,
     count_pods,
+    keys_of_pod,
     observe_job,
-    partition_part,
-    parts_of_pod,
-    pod_part,
+    partition_key,
+    pod_key,
     pods_to_delete,
     recheck_delay_ms,
-    task_part,
+    task_key,
     with_status,
 )
 from optsched.controllers.job.owned_objects import (
@@ -284,8 +284,8 @@ def _start_action(case: _Case, order: Order) -> Effects:
             for task in job.spec.tasks
             if known
             for index in range(task.replicas)
-            if (part := pod_part(task.name, index)) in known
-            and target not in parts_of_pod(task, index)
+            if (part := pod_key(task.name, index)) in known
+            and target not in keys_of_pod(task, index)
         }
     command_uid = "" if order.command is None else uid_of(order.command)
     status = replace(
@@ -328,11 +328,11 @@ def _find_restart_target(order: Order) -> str:
     if occurrence is None or task is None:
         return WHOLE
     if action is JobAction.RESTART_POD and occurrence.index >= 0:
-        return pod_part(task.name, occurrence.index)
+        return pod_key(task.name, occurrence.index)
     is_partition = action is JobAction.RESTART_PARTITION and occurrence.index >= 0
     if is_partition and task.partition is not None:
-        return partition_part(task.name, occurrence.index // task.partition.size)
-    return WHOLE if action is JobAction.RESTART_JOB else task_part(task.name)
+        return partition_key(task.name, occurrence.index // task.partition.size)
+    return WHOLE if action is JobAction.RESTART_JOB else task_key(task.name)
 
 
 # --- deletion of pods ----------------------------------------------------------------------------

@@ -140,7 +140,9 @@ _NUMBERS: Final = frozenset(
 """Status fields that may change with every change of one of the job's pods."""
 
 STARTING_S: Final = 2.5
-"""Seconds for which new pod counts of a pending job may be deferred; most pods start earlier."""
+"""Seconds for which new pod counts of a pending job may be deferred; most pods start within this
+time.
+"""
 
 ENDING_S: Final = 1.0
 """Seconds for which new pod counts may be deferred in phases other than Pending."""
