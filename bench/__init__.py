@@ -1,1 +1,1 @@
-"""Benchmarks that check the results they measure and report ratios within one run."""
+"""Benchmarks; each checks its results and reports ratios of measurements from the same run."""

@@ -43,7 +43,7 @@ PATHS = ("/jobs/mutate", "/jobs/validate")
 
 
 def job(number: int) -> dict[str, Any]:
-    """Return a job manifest that leaves many fields to their defaults."""
+    """Return a job manifest that omits many fields, so that admission sets their defaults."""
     limits = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "train", "resources": {"limits": limits}}
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [container]}}
@@ -148,7 +148,7 @@ def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
 class Asker:
     """A client of one webhook that acts like an API server.
 
-    `seconds` is the list of the latencies of its reviews.
+    `seconds` lists the latency of each review.
     """
 
     def __init__(self, http: aiohttp.ClientSession, server: str) -> None:
@@ -213,7 +213,7 @@ def patched(obj: dict[str, Any], steps: list[dict[str, Any]]) -> None:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """Return the percentile `share` of the latencies, in milliseconds."""
+    """Return the quantile `share` (0 to 1) of the latencies, in milliseconds."""
     return 1000 * sorted(seconds)[int(len(seconds) * share)]
 
 

@@ -1,12 +1,12 @@
-"""Measure the cost of a backlog: one stream of jobs with 1 000 waiting gangs, and with none.
+"""Measure the cost of a backlog: the same stream of jobs with 1 000 waiting gangs and with none.
 
 Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360] [--repeats 5] [--varied]`.
 It replays gangs with Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. With
 `--varied`, the gangs have 1 to 64 tasks, many different requests, some without GPUs, and three
 priorities. The cluster is full when the stream begins. The stream's load equals the capacity of the
 cluster, so the length of the backlog stays about constant. Only the stream is measured. The unit is
-the CPU second of this process. Other load on a machine slows its cores down, so the fastest of some
-replays counts.
+the CPU second of this process. Other load on the machine slows its cores down, so only the fastest
+of the repeated replays counts.
 
 The target is 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
 a backlog are compared within one run. `bench.simulate` explains the yardstick.
@@ -40,7 +40,7 @@ GPUS_OF_A_GANG = 1.9
 CORES_OF_A_NODE = 96
 SIZES, SIZE_PARTS = (1, 2, 4, 8, 16, 32, 64), (0.5, 0.15, 0.12, 0.1, 0.07, 0.04, 0.02)
 CPU_ONLY = 0.25
-"""The part of the gangs of a varied trace that request no GPU."""
+"""The fraction of the gangs in a varied trace that request no GPU."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Replay:
 
     @property
     def units_a_session(self) -> float:
-        """The CPU time of a session, as a multiple of the yardstick."""
+        """The mean CPU time of a session, as a multiple of the yardstick."""
         return self.cpu_s / self.num_sessions / self.unit_s
 
 
@@ -77,9 +77,10 @@ def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
 
 
 def varied(trace: Trace, seed: int = 0) -> Trace:
-    """Return the trace with other sizes, requests, queues and priorities of gangs.
+    """Return the trace with varied sizes, requests and priorities of the gangs.
 
-    Durations become shorter where gangs become larger, so that the load stays about the same.
+    A gang that uses more of a node than the mean gang gets a shorter duration, so that the load
+    stays about the same.
     """
     rng = np.random.default_rng(seed)
     arrivals = []

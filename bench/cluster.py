@@ -47,7 +47,7 @@ SCHEDULER = "optsched"
 
 @dataclass(frozen=True)
 class Workload:
-    """A number of gangs of equal pods."""
+    """A number of equal gangs; all pods of a gang have the same request."""
 
     name: str
     num_gangs: int
@@ -231,9 +231,9 @@ async def check(client: Client, work: Workload) -> None:
 
 
 async def latency(client: Client, num_gangs: int, size: int, per_second: float) -> list[float]:
-    """Return the sorted seconds from the creation of a gang's last pod until the gang is bound.
+    """Return, for each gang, the seconds from the creation of its last pod until it is bound.
 
-    Pods arrive at the fixed rate `per_second`.
+    The result is sorted. Pods arrive at the fixed rate `per_second`.
     """
     created: dict[str, float] = {}
     bound: dict[str, set[str]] = {}
@@ -381,7 +381,7 @@ async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], rep
 
 
 Bench = Callable[[ControlPlane, Path, Callable[[str], None], int], Coroutine[Any, Any, bool]]
-"""A benchmark, called with a control plane, a log folder, a print function and the repeats."""
+"""A benchmark, called with a control plane, a log folder, a print function and a repeat count."""
 
 
 def main(bench: Bench, about: str | None) -> None:

@@ -93,7 +93,7 @@ def pool(workers: int) -> ProcessPoolExecutor:
 
 
 def count(steps: int) -> int:
-    """Return a sum over `steps` steps, which costs CPU time without memory access."""
+    """Return a sum over `steps` loop iterations, which cost CPU time but no memory access."""
     total = 0
     for i in range(steps):
         total += i & 7
@@ -101,14 +101,14 @@ def count(steps: int) -> int:
 
 
 def steps_for(one: ProcessPoolExecutor, seconds: float) -> int:
-    """Return the number of steps of a loop that takes about `seconds` seconds."""
+    """Return the number of iterations of a loop that takes about `seconds` seconds."""
     probe = 1_000_000
     counted(one, 1, probe)
     return max(int(probe * seconds / counted(one, 1, probe)), probe)
 
 
 def counted(workers: ProcessPoolExecutor, times: int, steps: int) -> float:
-    """Return the seconds that `times` loops of `steps` steps take."""
+    """Return the seconds that `times` loops of `steps` iterations take."""
     began = time.perf_counter()
     found = set(workers.map(count, [steps] * times))
     assert len(found) == 1

@@ -37,7 +37,7 @@ def yardstick() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One result with its name, its seconds, its target and its peak memory."""
+    """One result: its name, the measured and the target time in seconds, and the peak memory."""
 
     name: str
     seconds: float

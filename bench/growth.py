@@ -128,7 +128,7 @@ def deep_queues(num_queues: int) -> Snapshot:
 
 
 def many_resources(num_resources: int) -> Snapshot:
-    """Return as many nodes as resource names, and 8 pods per name with that extra resource."""
+    """Return a node per resource name, and 8 pods per node that each request one resource."""
     rng = np.random.default_rng(3)
     names = [f"vendor.example/device-{r:04d}" for r in range(num_resources)]
     nodes = []
@@ -285,7 +285,7 @@ class Scenario:
     size
         The full size.
     target_s
-        The target of the wall seconds at full size on an idle machine.
+        The target for the wall time in seconds at full size on an idle machine.
     period_ms
         The period of the session, which must be long enough for all gangs.
 
@@ -354,7 +354,7 @@ def digest(plan: Plan) -> str:
 
 
 def describe(measured: Measured) -> str:
-    """Return the number of binds and actions, the solver's outcome, and the seconds by phase."""
+    """Describe the number of binds and actions, the solver's outcome and the time of each phase."""
     plan = measured.report.plan
     phases = " ".join(f"{k} {v:.2f}" for k, v in measured.report.trace.seconds.items())
     stopped = f"{plan.certificate.engine}: {plan.certificate.stopped}"

@@ -166,7 +166,7 @@ async def submitted(client: Client, work: Workload) -> float:
 
 
 async def num_pods(client: Client) -> int:
-    """Return the number of pods without a download of all pods."""
+    """Count the pods on the API server without downloading them."""
     found = await client.get(PODS, limit="1")
     return len(found["items"]) + found["metadata"].get("remainingItemCount", 0)
 

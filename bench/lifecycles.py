@@ -466,7 +466,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class Mark:
-    """The memory and container sizes after a number of pods."""
+    """The resident memory and the container sizes after a number of pod lifecycles."""
 
     num_pods: int
     rss_mib: float

@@ -23,7 +23,7 @@ from tests.support.shared import shared
 
 
 class Recorded(NamedTuple):
-    """The number of instances of some classes with an optimal packing or an optimal bound."""
+    """The numbers of instances, of optimal packings and of optimal bounds of some classes."""
 
     classes: str
     instances: int
@@ -40,7 +40,7 @@ FIELDS = ("family", "instance", "optimum", "bins", "bound", "seconds", "found_by
 def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
     """Return the instances with a known optimum, smaller instances first.
 
-    An `of_class` limits the result to instances of one class.
+    If `of_class` is not empty, only instances of this class are returned.
     """
     found = [
         case

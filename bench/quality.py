@@ -5,8 +5,8 @@ The clusters are `MixedCluster`s of 40 to 400 nodes, drawn from a seed. Each clu
 the pipeline, within the live budget (400 ms, two workers), and within 20 times the budget. Plans
 are compared lexicographically on the levels of the model above the node scores.
 
-Live plans have four goals. They are better than the pipeline on half of the clusters on which the
-long solve is better. Live plans reach 80 % of the gain of the long solve. Live plans are never
+Four goals apply to live plans. They are better than the pipeline on half of the clusters on which
+the long solve is better. Live plans reach 80 % of the gain of the long solve. Live plans are never
 worse than the pipeline, and the verifier rejects none. On 60 % of the clusters of up to 100 nodes,
 admission is proved optimal, or within 2 % of its bound.
 """
@@ -130,7 +130,7 @@ def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
 def gained(
     base: Sequence[LevelResult], live: Sequence[LevelResult], long: Sequence[LevelResult]
 ) -> float:
-    """Return the fraction of the long solve's gain on the first level where it gains."""
+    """Return the live plan's fraction of the long solve's gain on the first level with a gain."""
     for b, v, w in zip(*map(above_nodes, (base, live, long)), strict=True):
         sign = 1 if b.sense is Sense.MAX else -1
         if v.value != b.value and w.value == b.value:
@@ -152,7 +152,7 @@ class Run:
 
     @property
     def base(self) -> tuple[LevelResult, ...]:
-        """The levels of the pipeline's better plan, in Volcano's gang order or by priority."""
+        """The levels of the pipeline's better plan: with Volcano's gang order, or by priority."""
         start, none = self.start.levels, self.none
         return start if none is None or compared(start, none) >= 0 else none
 

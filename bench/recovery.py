@@ -105,7 +105,7 @@ class Deaf(Proxy):
 
 
 class Stage:
-    """A control plane with a site for numbered gangs."""
+    """A control plane on which numbered gangs are created in one namespace."""
 
     def __init__(self, plane: ControlPlane, site: Site) -> None:
         self.plane = plane

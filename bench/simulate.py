@@ -41,7 +41,7 @@ TARGET_MIB = 2000
 
 
 class Checker:
-    """A checker of records with independent accounting of GPUs and durations."""
+    """Checks a record with its own accounting of allocated GPUs and gang durations."""
 
     def __init__(self, durations: dict[str, int]) -> None:
         self._left = durations
