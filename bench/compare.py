@@ -28,7 +28,7 @@ from optsched.study.simulation.simulator import Options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.study.comparison.executors import OnDask
+    from optsched.study.comparison.executors import DaskExecutor
     from optsched.study.comparison.grid import Cell
 
 MODELS = ("volcano-compatible", "shortest-remaining")
@@ -69,7 +69,7 @@ def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
     return cells_of(policies, given, Options(period_ms=600_000))
 
 
-def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
+def played(place: DaskExecutor, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
     """Return the record digest of each cell by its key, and the elapsed seconds."""
     began = time.perf_counter()
     done = list(place.play(cells))
@@ -79,7 +79,7 @@ def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]
     return {d.cell.key: d.result["record"]["sha256"] for d in done if d.result}, seconds
 
 
-def timed(place: OnDask, cells: Sequence[Cell]) -> float:
+def timed(place: DaskExecutor, cells: Sequence[Cell]) -> float:
     """Return the seconds that the replay of all cells takes."""
     return played(place, cells)[1]
 

@@ -24,10 +24,10 @@ from optsched.study.simulation.record import (
     Bind,
     Finish,
     Move,
-    Place,
     Release,
     Start,
     Stop,
+    TaskPlacement,
     lines,
 )
 from optsched.study.simulation.replay_trace import Tally
@@ -45,7 +45,7 @@ class Checker:
 
     def __init__(self, durations: dict[str, int]) -> None:
         self._left = durations
-        self._held: dict[str, dict[str, Place]] = {}
+        self._held: dict[str, dict[str, TaskPlacement]] = {}
         self._taken: set[tuple[str, int]] = set()
         self._since: dict[str, int] = {}
         self.num_finished = 0
@@ -69,7 +69,7 @@ class Checker:
                 self._rise(job, list(self._held[job]))
                 self.num_finished += 1
 
-    def _sit(self, job: str, places: tuple[Place, ...]) -> None:
+    def _sit(self, job: str, places: tuple[TaskPlacement, ...]) -> None:
         for place in places:
             self._held.setdefault(job, {})[place.task] = place
             for gpu in place.gpus:

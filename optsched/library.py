@@ -53,7 +53,7 @@ from optsched.session.search_history import Listener
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.comparison.comparison_table import Comparison
-from optsched.study.comparison.executors import ExecutorError, Here, local_cluster
+from optsched.study.comparison.executors import ExecutorError, LocalExecutor, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult, play, read_given
 from optsched.study.simulation.simulation_metrics import JobTimes
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.formats.solve_result import InstanceIdentity
-    from optsched.study.comparison.executors import Place
+    from optsched.study.comparison.executors import Executor
     from optsched.study.comparison.grid import Cell
 
 __all__ = [
@@ -821,7 +821,7 @@ def compare(
             given |= read_traces([source], numbers, None, None)
     cells = cells_of(policies, given, Options())
     if not workers:
-        return _compared(cells, Here(SystemClock()))
+        return _compared(cells, LocalExecutor(SystemClock()))
     with local_cluster(min(workers, len(cells)), SystemClock()) as place:
         return _compared(cells, place)
 
@@ -859,7 +859,7 @@ def _duration_ms(name: str, text: object) -> int:
         raise DurationError(text, f"{e.message} (argument {name})") from e
 
 
-def _compared(cells: Sequence[Cell], place: Place) -> Comparison:
+def _compared(cells: Sequence[Cell], place: Executor) -> Comparison:
     done = list(place.play(cells))
     results = {each.cell.key: each.result for each in done if each.result is not None}
     failures = {each.cell.name: each.fault for each in done if each.result is None}

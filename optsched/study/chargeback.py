@@ -1,4 +1,4 @@
-"""Account for the GPU and CPU time that queues and users held, in exact integers.
+"""Compute the GPU and CPU time that each queue and user held, in exact integers.
 
 The unit is the GPU-microsecond: one thousandth of a GPU for one millisecond. A GPU-hour is 3 600
 000 000 GPU-microseconds. For a pod with a GPU share, the requested thousandths of a GPU are
@@ -20,10 +20,10 @@ from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.record import (
     Bind,
     Finish,
-    Held,
     Move,
     NodeTurn,
     Release,
+    SessionRun,
     Start,
     Stop,
     Submit,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import Task, TaskShape
     from optsched.cluster.trace import Trace
-    from optsched.study.simulation.record import Event, Place
+    from optsched.study.simulation.record import Event, TaskPlacement
 
 
 HOUR_US: Final = 3_600_000_000
@@ -56,13 +56,13 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # GPU usage of pods, from their bind until they leave the node.
-    # The part of `held` that accrued before the gang's minimum number of pods was running. Crater
-    # does not bill this part.
+    # GPU usage before the gang's minimum number of pods ran; included in `held`. Crater does not
+    # bill this usage.
     idle: int = 0
-    # The part of `held` whose work was lost in evictions and moves, including the usage of
-    # terminating pods.
+    # GPU usage whose work was lost in evictions and moves, including the usage of terminating pods;
+    # included in `held`.
     evicted: int = 0
-    failed: int = 0  # The part of `held` whose work was lost in node failures.
+    failed: int = 0  # GPU usage whose work was lost in node failures; included in `held`.
     cpu_held: int = 0  # CPU usage in milli-CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -126,7 +126,7 @@ class Chargeback:
 
     @property
     def lines(self) -> Iterator[list[str | int]]:
-        """Yield one row per charge, with the columns of `HEADER`."""
+        """Yield one CSV row per charge, with the columns in `HEADER`."""
         for each in self.charges:
             found = each.amounts
             hours = [hours_text(found.held), hours_text(found.evicted)]
@@ -285,7 +285,7 @@ class Charging:
             case Finish():
                 job = self._jobs.pop(event.job)
                 self._end_usage(job, list(job.usages))
-            case NodeTurn() | Held():
+            case NodeTurn() | SessionRun():
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
@@ -300,7 +300,7 @@ class Charging:
             found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
-    def _begin_usage(self, job: _Job, places: Iterable[Place]) -> None:
+    def _begin_usage(self, job: _Job, places: Iterable[TaskPlacement]) -> None:
         since_ms = max(self._now_ms, self._from_ms)
         for place in places:
             shape = job.shapes[place.task]

@@ -1,13 +1,12 @@
 """An emulated in-memory cluster, and the gang scheduling experiment.
 
-The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the same
-interface as a real cluster, so the same scenarios run on both. Time in the emulated cluster passes
-only when `advance` is called.
+The emulated cluster stores Kubernetes objects, schedules the pods in sessions, and starts bound
+pods immediately. Its time passes only when `advance` is called.
 
 The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
 CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all of its six
-tasks run. On 4 nodes with 4 CPUs, one job fits at a time. Slides by kube-batch and Volcano (2019)
-report this experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
+tasks run. On 4 nodes with 4 CPUs each, one job fits at a time. Slides by kube-batch and Volcano
+(2019) report this experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
 """
 
 from __future__ import annotations

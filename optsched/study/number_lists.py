@@ -16,10 +16,9 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """A reader that returns the integers in `text` one after another and stops at the first error.
+    """Reads the integers in a text one after another; an invalid integer raises InstanceError.
 
-    Invalid numbers are not skipped, because the numbers after them would then be misread. `line` is
-    the line of the last number that was read.
+    `line` is the line of the last integer that was read.
     """
 
     def __init__(self, name: str, text: str) -> None:

@@ -64,7 +64,7 @@ from optsched.formats.codec.pods.reader import (
 )
 from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
-from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
+from optsched.study.prediction.hypothetical_jobs import AddedObjects, Clash, Prediction, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
 from optsched.study.prediction.queue_position import PredictionSettings
 from optsched.units import format_time
@@ -245,13 +245,13 @@ class _Request:
     objects: tuple[Raw, ...]
 
     @property
-    def added(self) -> Added:
+    def added(self) -> AddedObjects:
         """The objects to add to the cluster, without gangs that the API server rejected."""
         taken = [gang for gang in self.gangs if not gang.refusal]
         groups = [gang.group for gang in taken if gang.group is not None]
         pods = [pod for gang in taken if gang.job is None for pod in gang.pods]
         made = {gang.key: gang.pods for gang in taken if gang.job is not None}
-        return Added([*self.objects, *groups, *pods], made)
+        return AddedObjects([*self.objects, *groups, *pods], made)
 
 
 def _parse_request(

@@ -51,7 +51,7 @@ from optsched.study.comparison.compared_metrics import (
 from optsched.study.comparison.comparison_table import Comparison
 from optsched.study.comparison.executors import (
     ExecutorError,
-    Here,
+    LocalExecutor,
     Tls,
     local_cluster,
     remote_cluster,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.study.comparison.compared_metrics import Figure
-    from optsched.study.comparison.executors import Place
+    from optsched.study.comparison.executors import Executor
     from optsched.study.comparison.grid import Cell
 
 
@@ -121,7 +121,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     console.print(f"against {comparison.models[0]}: {title}", highlight=False)
     if differences.row_count:
         console.print(differences)
-        for line in comparison.reservations:
+        for line in comparison.caveats:
             console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -354,7 +354,7 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 
 @contextmanager
-def _open_executor(options: CompareOptions, num_cells: int) -> Iterator[Place]:
+def _open_executor(options: CompareOptions, num_cells: int) -> Iterator[Executor]:
     """Yield the executor that runs the replays: this process, worker processes or Dask."""
     clock = SystemClock()
     if options.dask is not None:
@@ -364,7 +364,7 @@ def _open_executor(options: CompareOptions, num_cells: int) -> Iterator[Place]:
     workers = os.cpu_count() or 1 if options.workers is None else options.workers
     workers = min(workers, num_cells)
     if workers == 0:
-        yield Here(clock)
+        yield LocalExecutor(clock)
         return
     with local_cluster(workers, clock) as local:
         yield local
@@ -382,7 +382,7 @@ class _Run:
     console: Console
     unkept: dict[str, str] = field(default_factory=dict)
 
-    def play(self, place: Place) -> tuple[Comparison, bool]:
+    def play(self, place: Executor) -> tuple[Comparison, bool]:
         """Return the comparison, and whether Ctrl-C ended the replays early."""
         results: dict[str, Mapping[str, Any]] = {}
         failures: dict[str, str] = {}

@@ -16,7 +16,7 @@ from optsched.cli.base.options import JSON, TABLE, form_option
 from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.chargeback import Chargeback, chargeback_of_snapshots, hours_text, of_json
-from optsched.study.simulation.replay_trace import read_pictures
+from optsched.study.simulation.replay_trace import read_recorded_snapshots
 from optsched.units.input_errors import why_unreadable
 from optsched.units.plaintext import write_json
 
@@ -85,7 +85,7 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
     except OSError as e:
         raise InstanceError(f"{folder}: cannot be read: {why_unreadable(e)}") from e
     if not is_replay:
-        read = read_pictures(folder)
+        read = read_recorded_snapshots(folder)
         for problem in {str(p): None for each in read for p in each.problems}:
             print_text(console, problem, "yellow")
         return chargeback_of_snapshots([each.snapshot for each in read])

@@ -19,7 +19,7 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import files_of
 from optsched.formats.traces.gavel import THROUGHPUTS
 from optsched.formats.traces.trace_file import COMPANION_FILES, TRACE_FORMATS
-from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
+from optsched.study.simulation.replay_trace import SNAPSHOT_FILES, SYNTHETIC
 from optsched.units import DurationError, count_noun, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
             found += folder.glob("*.trace")
             continue
         try:
-            found += sorted(path.glob(PICTURES)) or files_of(path)
+            found += sorted(path.glob(SNAPSHOT_FILES)) or files_of(path)
         except (InstanceError, OSError):  # The later read reports it.
             found.append(path)
     return found

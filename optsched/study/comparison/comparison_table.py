@@ -199,7 +199,7 @@ class Comparison:
         return "better" if (found.mean < 0) == figure.is_better_low else "worse"
 
     @property
-    def reservations(self) -> list[str]:
+    def caveats(self) -> list[str]:
         """The reasons why no model is called better or worse, as clauses without a full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)

@@ -37,7 +37,7 @@ class ExecutorError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CellResult:
     """The result of a cell's replay, or the error message if the replay failed."""
 
     cell: Cell
@@ -45,36 +45,36 @@ class Done:
     fault: str = ""
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """An executor that replays grid cells in any order."""
 
-    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+    def play(self, cells: Iterable[Cell]) -> Iterator[CellResult]:
         """Replay the cells; yield each cell's result or error as soon as it is available."""
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalExecutor:
     """An executor that replays grid cells sequentially in this process."""
 
     clock: Clock
 
-    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+    def play(self, cells: Iterable[Cell]) -> Iterator[CellResult]:
         """Replay the cells one after another in this process."""
         for cell in cells:
             try:
-                yield Done(cell, cell.played(self.clock))
+                yield CellResult(cell, cell.played(self.clock))
             except Exception as e:
-                yield Done(cell, None, f"{type(e).__name__}: {e}")
+                yield CellResult(cell, None, f"{type(e).__name__}: {e}")
 
 
 @dataclass(frozen=True)
-class OnDask:
+class DaskExecutor:
     """An executor on Dask workers; if a worker dies, another worker replays its cells."""
 
     client: Client
     clock: Clock
 
-    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+    def play(self, cells: Iterable[Cell]) -> Iterator[CellResult]:
         """Replay the cells on the Dask workers."""
         from distributed import as_completed
 
@@ -84,16 +84,16 @@ class OnDask:
         }
         for future in as_completed(list(cell_of)):
             if future.status == "finished":
-                yield Done(cell_of[future], future.result())
+                yield CellResult(cell_of[future], future.result())
             elif future.status in ("cancelled", "lost"):
                 fault = (
                     "the Dask scheduler has stopped, or has lost this replay: run the same command "
                     "again to replay the missing cells"
                 )
-                yield Done(cell_of[future], None, fault)
+                yield CellResult(cell_of[future], None, fault)
             else:
                 error = future.exception()
-                yield Done(cell_of[future], None, f"{type(error).__name__}: {error}")
+                yield CellResult(cell_of[future], None, f"{type(error).__name__}: {error}")
             future.release()
 
 
@@ -126,7 +126,7 @@ class Tls:
 
 
 @contextmanager
-def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
+def local_cluster(num_workers: int, clock: Clock) -> Iterator[DaskExecutor]:
     """Start single-threaded workers on the loopback interface, and yield their executor.
 
     Raises `ExecutorError` if Dask is not installed or the worker processes do not start.
@@ -148,11 +148,11 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
             f"{num_workers} Dask processes do not start: use fewer, or --workers 0: {e}"
         ) from e
     with cluster, Client(cluster) as client:
-        yield OnDask(client, clock)
+        yield DaskExecutor(client, clock)
 
 
 @contextmanager
-def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
+def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[DaskExecutor]:
     """Connect to a Dask scheduler, and yield an executor that uses its workers.
 
     Raises `ExecutorError` if Dask is not installed, the address is invalid, no scheduler answers,
@@ -190,7 +190,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
             raise ExecutorError(
                 f"{address}: the Dask scheduler had no worker within {WORKERS_S} s"
             ) from e
-        yield OnDask(client, clock)
+        yield DaskExecutor(client, clock)
 
 
 def _shake_hands(address: str, security: Security | None) -> None:

@@ -10,7 +10,7 @@ from optsched.cluster.amounts import amount_of
 from optsched.cluster.decisions import Allocate, Evict, Nominate, relative_gap
 from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpus_of, vgpu_milli
 from optsched.cluster.trace import Arrival, Trace
-from optsched.study.simulation.record import Place
+from optsched.study.simulation.record import TaskPlacement
 from optsched.study.simulation.simulation_metrics import Fragmentation, Nearness, jain_index
 from optsched.units import CPU
 
@@ -31,7 +31,7 @@ class PlanMeasures:
     pods: int
     nominated: int  # Number of nominated pods.
     waiting: int  # Number of gangs with at least one pending pod.
-    # Number of pods that are evicted and not moved, and number of pods that are moved.
+    # Number of pods that are evicted and not moved to another node, and number of moved pods.
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
@@ -65,9 +65,9 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
     shares = after.shares()
     weights = {queue.name: max(queue.weight, 1) for queue in snapshot.queues}
     nearness = Nearness(snapshot.topology)
-    by_gang: defaultdict[str, list[Place]] = defaultdict(list)
+    by_gang: defaultdict[str, list[TaskPlacement]] = defaultdict(list)
     for action in bound:
-        by_gang[action.gang].append(Place(action.task, action.node))
+        by_gang[action.gang].append(TaskPlacement(action.task, action.node))
     for places in by_gang.values():
         nearness.started(places)
     gaps = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PodPlacement:
     """The placement of one pod."""
 
     pod: int  # Index of the pod in arrival order.
@@ -25,7 +25,7 @@ class Placed:
 
 
 def wrong_with_plan(
-    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+    workload: Workload, classes: Sequence[int], plan: Sequence[PodPlacement]
 ) -> list[str]:
     """Return a message for each constraint that a plan violates; empty for a feasible plan.
 
@@ -34,7 +34,7 @@ def wrong_with_plan(
     workload
         The nodes, and the requests of the pod classes.
     classes
-        (T,) class of each pod.
+        Class (T,) of each pod, in arrival order.
     plan
         The placed pods; all other pods are unplaced.
 
@@ -66,14 +66,14 @@ def wrong_with_plan(
     return [*found, *_check_capacity(workload, classes, plan)]
 
 
-def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
+def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[PodPlacement]) -> int:
     """Return the GPU capacity that a plan allocates, in thousandths of a GPU."""
     requests = workload.requests
     return sum(int(requests.milli[classes[at.pod]]) * len(at.devices) for at in plan)
 
 
 def find_unplaced_that_fit(
-    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+    workload: Workload, classes: Sequence[int], plan: Sequence[PodPlacement]
 ) -> list[str]:
     """Return a message for each class with an unplaced pod that would fit on a node.
 
@@ -104,7 +104,7 @@ def find_unplaced_that_fit(
 
 
 def _check_capacity(
-    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+    workload: Workload, classes: Sequence[int], plan: Sequence[PodPlacement]
 ) -> Iterator[str]:
     """Yield a message for each GPU, and for each node's CPU or memory, that is overcommitted."""
     requests, machines = workload.requests, workload.machines

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.cluster.gpu_accounting import WHOLE
-from optsched.study.fgd.plan_check import Placed, milli_of_plan
+from optsched.study.fgd.plan_check import PodPlacement, milli_of_plan
 from optsched.study.fgd.scoring_policies import POLICIES, States, fits_one_more
 from optsched.study.gpu_packing.node_pool import Layout, Nodes, Pool, empty_layout
 from optsched.study.gpu_packing.program import round_to_layout
@@ -83,14 +83,14 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
     return layout
 
 
-def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
+def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[PodPlacement]:
     """Return the placement of each pod in a layout; `classes` (T,) is the class of each pod.
 
     Within a class, earlier pods are on earlier nodes.
     """
     waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
     return [
-        Placed(waiting[k].pop(), n, devices)
+        PodPlacement(waiting[k].pop(), n, devices)
         for n in range(len(layout.pods))
         for k, devices in _allocate_node(
             pool, layout.pods[n], layout.shares[n], _idle(layout.shares[n], ())
@@ -98,32 +98,34 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
     ]
 
 
-def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
+def plan_from_replay(
+    workload: Workload, classes: I64, nodes: I64, devices: I64
+) -> list[PodPlacement]:
     """Return the placement of each placed pod; `classes` and `nodes` (T,) are in arrival order.
 
     `devices` (T,) is the GPU of each pod with a GPU share, and -1 for other pods, which take the
     first idle GPUs of their node.
     """
-    free, plan = workload.machines.free.copy(), list[Placed]()
+    free, plan = workload.machines.free.copy(), list[PodPlacement]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
         pod_class, node = classes[pod], int(nodes[pod])
         number = int(workload.requests.number[pod_class])
         idle = np.flatnonzero(free[node] == WHOLE)[:number].tolist()
         taken = tuple(idle) if devices[pod] < 0 else (int(devices[pod]),)
         free[node, list(taken)] -= workload.requests.milli[pod_class]
-        plan.append(Placed(pod, node, taken))
+        plan.append(PodPlacement(pod, node, taken))
     return plan
 
 
 def plan_with_moves(
-    pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
-) -> list[Placed]:
+    pool: Pool, classes: I64, before: Sequence[PodPlacement], layout: Layout, staying: Counter[At]
+) -> list[PodPlacement]:
     """Return the placement of each pod in a layout in which the pods in `staying` do not move.
 
     `before` are the placements before any move. `staying` maps each placement to the number of pods
     that do not move from it.
     """
-    left, plan = staying.copy(), list[Placed]()
+    left, plan = staying.copy(), list[PodPlacement]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
     taken: dict[int, set[int]] = {}
     for at in before:
@@ -144,7 +146,7 @@ def plan_with_moves(
     for n in np.flatnonzero(rest.pods.any(axis=1)).tolist():
         idle = _idle(layout.shares[n], taken.get(n, set()))
         for k, devices in _allocate_node(pool, rest.pods[n], rest.shares[n], idle):
-            plan.append(Placed(waiting[k].pop(), n, devices))
+            plan.append(PodPlacement(waiting[k].pop(), n, devices))
     return plan
 
 
@@ -235,7 +237,7 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""GPU demand of the planned pods in percent of all GPUs; above 100 because not all of them fit."""
+"""GPU demand of the planned pods in percent of all GPUs; above 100, as not all pods fit."""
 
 PLAN_SECONDS: Final = 60.0
 """Time limit in seconds for the integer program that plans the slots."""
@@ -306,14 +308,14 @@ def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> li
 
 def place_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
-) -> list[Placed]:
+) -> list[PodPlacement]:
     """Place pods of the given classes (T,), which arrive in batches of `size`.
 
     A pod without a slot goes to the node with the best score; among equal scores, to the node with
     the lowest rank (N,). Without slots, with batches of one pod and with FGD's ranks, the
     placements are the same as under FGD.
     """
-    cluster, found = _Cluster(workload, slots, rank), list[Placed]()
+    cluster, found = _Cluster(workload, slots, rank), list[PodPlacement]()
     for first in range(0, len(classes), size):
         batch = dict(enumerate(classes[first : first + size], first))
         found += cluster.arrive(batch)
@@ -321,7 +323,7 @@ def place_in_batches(
 
 
 class _Cluster:
-    """The state of the nodes: idle resources, idle resources outside the slots, and free slots."""
+    """The free slots, and the idle resources of the nodes with and without these slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests
@@ -346,7 +348,7 @@ class _Cluster:
             self._slots_on[slot.node].append(slot)
             self._spare.allocate(slot.pod_class, slot.node, slot.devices)
 
-    def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
+    def arrive(self, batch: dict[int, int]) -> Iterator[PodPlacement]:
         """Place a batch of pods and yield their placements; `batch` maps each pod to its class.
 
         Pods with a free slot of their class are placed first, then pods that request several GPUs,
@@ -359,7 +361,7 @@ class _Cluster:
             if at is None:
                 others.append((pod, pod_class))
             else:
-                yield Placed(pod, *at)
+                yield PodPlacement(pod, *at)
         whole = self._requests.number
         for pod, pod_class in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
             at = self._take_slot(pod_class, self._slot_classes_for[pod_class])
@@ -368,7 +370,7 @@ class _Cluster:
                 if at is not None:
                     self._place_pod(pod_class, *at)
             if at is not None:
-                yield Placed(pod, *at)
+                yield PodPlacement(pod, *at)
 
     def _take_slot(
         self, pod_class: int, slot_classes: Sequence[int]

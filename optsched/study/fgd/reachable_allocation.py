@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from optsched.problem.arrays import I64
-    from optsched.study.fgd.plan_check import Placed
+    from optsched.study.fgd.plan_check import PodPlacement
     from optsched.study.fgd.workload import Workload
     from optsched.study.gpu_packing.node_pool import Layout, Pool
 
@@ -48,14 +48,14 @@ class Experiment:
     classes: I64  # Class (T,) of each pod.
     pool: Pool  # The nodes, and one pod per element of `classes`.
     fgd: Layout  # Placement by FGD, as pod counts.
-    placed: list[Placed]  # Placement by FGD, pod by pod.
+    placed: list[PodPlacement]  # Placement by FGD, pod by pod.
     rank: I64  # Rank (N,) by which FGD breaks ties between nodes.
 
     def percent(self, milli: float) -> float:
         """Convert thousandths of a GPU to a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
-    def check_plan(self, plan: Sequence[Placed]) -> float:
+    def check_plan(self, plan: Sequence[PodPlacement]) -> float:
         """Return the percentage of GPUs that a plan allocates; pods may be left unplaced.
 
         Raises WrongPlan if the plan is infeasible or places fewer pods without GPUs than FGD.
@@ -64,7 +64,7 @@ class Experiment:
         fewer = f"{runs} pods without GPUs run, but {due} under FGD"
         return self._percent_of(plan, [fewer] if runs < due else [])
 
-    def check_online_plan(self, plan: Sequence[Placed]) -> float:
+    def check_online_plan(self, plan: Sequence[PodPlacement]) -> float:
         """Return the percentage of GPUs that a plan allocates; all pods that fit must be placed.
 
         Raises WrongPlan if the plan is infeasible or an unplaced pod fits on a node.
@@ -73,7 +73,7 @@ class Experiment:
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
         )
 
-    def _percent_of(self, plan: Sequence[Placed], unfair: Sequence[str]) -> float:
+    def _percent_of(self, plan: Sequence[PodPlacement], unfair: Sequence[str]) -> float:
         classes = self.classes.tolist()
         if wrong := [*wrong_with_plan(self.workload, classes, plan), *unfair]:
             raise WrongPlan(wrong[0])

@@ -175,7 +175,7 @@ class Policy(Protocol):
         """Return scores (S, K) from 0 to 100; scores of pods that do not fit are arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) on which each node places one pod with a GPU share that fits."""
+        """Return for each node the GPU (S,) that a fitting pod of a class (S,) would share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +282,7 @@ class Fgd:
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
-        """Return the scores (S, K), from the cache if possible; see `Policy`."""
+        """Return the scores (S, K) of the classes, from the cache if possible."""
         codes = np.column_stack(
             [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
         )
@@ -305,7 +305,7 @@ class Fgd:
         return found[:, self._class_of]
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) with the best score, or the first of equal GPUs; see `Policy`."""
+        """Return for each node the GPU (S,) with the best score, the first one on ties."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )

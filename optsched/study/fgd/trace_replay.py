@@ -60,19 +60,9 @@ class History:
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
-    """Replay several runs; each arriving pod goes to the node with the highest score.
+    """Replay several runs in parallel; each arriving pod goes to the node with the highest score.
 
-    A pod that fits on no node is not retried.
-
-    Parameters
-    ----------
-    workload
-        Nodes and pod classes.
-    policy
-        A policy in `POLICIES`, built for this workload.
-    runs
-        Arrival orders, replayed in parallel.
-
+    A pod that fits on no node is not retried. `policy` must be built for this workload.
     """
     classes, rank = stacked(runs)
     cluster = _Cluster(workload, policy, rank)

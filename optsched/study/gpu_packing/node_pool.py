@@ -32,8 +32,8 @@ class Nodes:
 class Requests:
     """The requests of K pod classes."""
 
-    # Requests (K,): milli-CPU, MiB of memory, number of GPUs, and thousandths per GPU. A GPU share
-    # is less than one GPU.
+    # Requests (K,) in milli-CPU, in MiB of memory, in number of GPUs, and in thousandths of each
+    # GPU: 1000 for whole GPUs, less for a GPU share.
     cpu_m: I64
     memory_mib: I64
     number: I64

@@ -122,8 +122,8 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Solved:
-    """Values and reduced profits of the columns, and dual prices of the rows."""
+class LinearSolution:
+    """Values and reduced profits of the variables, and dual prices of the constraints."""
 
     values: F64
     price: F64
@@ -191,13 +191,13 @@ class Program:
         rows = sizes * len(self._times)
         return self._block(rows, requested, given), np.zeros(rows, np.int64)
 
-    def solve(self) -> Solved | None:
+    def solve(self) -> LinearSolution | None:
         """Solve the linear program; return None if it is infeasible."""
         forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
         equal = len(forced) > 0
         if not self._num_columns:
             nothing = np.zeros(0)
-            return None if equal else Solved(nothing, np.zeros(len(self.limits)), nothing)
+            return None if equal else LinearSolution(nothing, np.zeros(len(self.limits)), nothing)
         rows: Any = self.left  # SciPy accepts sparse matrices, but its type stubs do not.
         forced_rows: Any = self._supply[forced]
         solved = linprog(
@@ -218,10 +218,10 @@ class Program:
         price[len(price) - len(self._pool.supply) + forced] -= (
             solved.eqlin.marginals if equal else 0
         )
-        return Solved(solved.x, price, self.worth - self.left.T @ price)
+        return LinearSolution(solved.x, price, self.worth - self.left.T @ price)
 
-    def milli(self, solved: Solved) -> float:
-        """Return the dual bound; it includes positive reduced profits that result from rounding."""
+    def milli(self, solved: LinearSolution) -> float:
+        """Return the dual bound in thousandths of a GPU; it covers rounding errors of the prices."""
         numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
@@ -232,7 +232,7 @@ class Program:
         found[self._k, self._c] = values[: len(self._x)]
         return found
 
-    def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
+    def solve_integer(self, solved: LinearSolution, seconds: float) -> F64 | None:
         """Return integer values of the columns, or None if no solution is found in `seconds`.
 
         The integer program contains the patterns with the highest reduced profits and the patterns

@@ -60,18 +60,9 @@ def improve_layout(
 ) -> tuple[Layout, Counter[At]]:
     """Return a layout that allocates more GPUs after few moves, and which pods do not move.
 
-    The second result maps each placement to the number of pods that stay there. `clock`, `seconds`
-    and `seed` have the same meaning as in `allocate`.
-
-    Parameters
-    ----------
-    pool
-        Pods and nodes.
-    start
-        The layout of the running pods.
-    running
-        The running pods, and the maximum number of pods that may move.
-
+    The second result maps each placement to the number of pods that stay there. `start` is the
+    layout of the running pods. `clock`, `seconds` and `seed` have the same meaning as in
+    `allocate`.
     """
     # Import OR-Tools only when it is needed.
     from optsched.study.gpu_packing.repack_model import Present, repack_moving
@@ -120,7 +111,7 @@ _FOR_ROUNDING: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Found:
+class SearchResult:
     """The result of `allocate`: a layout, an upper bound, and the number of neighbourhoods."""
 
     layout: Layout
@@ -136,7 +127,7 @@ def allocate(
     seed: int = 0,
     start: Layout | None = None,
     effort: Effort | None = None,
-) -> Found:
+) -> SearchResult:
     """Search for the layout that allocates the most GPU capacity.
 
     A pod that must be placed has a higher value than all other pods together.
@@ -183,7 +174,7 @@ def allocate(
         found = repack(part, here, worth, effort.seconds, int(random.integers(2**31)))
         layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
         rounds += 1
-    return Found(layout, bound, rounds)
+    return SearchResult(layout, bound, rounds)
 
 
 _CLEAR: Final = 1e-3

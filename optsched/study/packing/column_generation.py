@@ -146,21 +146,9 @@ _FEW_AGAIN: Final = 150
 class Columns:
     """The linear program for an instance; pricing adds bins to it as columns.
 
-    Attributes
-    ----------
-    items
-        The items to pack.
-    pool
-        All possible bins, or None if there are too many.
-    random
-        Random number generator for greedy scores.
-    seconds
-        Function that returns the remaining seconds.
-    prices
-        Item prices (K,) that prove the best lower bound.
-    value
-        Best lower bound on the number of bins, before rounding up.
-
+    `pool` contains all possible bins, or is None if there are too many. `seconds` returns the
+    remaining time in seconds. `prices` (K,) are the item prices that prove the best lower bound on
+    the number of bins, and `value` is this bound before rounding up.
     """
 
     def __init__(

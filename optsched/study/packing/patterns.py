@@ -37,19 +37,19 @@ _SAFE: Final = 1e-7
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Priced:
-    """The result of pricing bins."""
+class PricedBins:
+    """Bins with a high total price, and an upper bound on the total price of all bins."""
 
     bins: I64  # Bins (B, K) with a total price above the threshold, best first.
     most: int  # Upper bound on the total price of any bin.
-    # True if the search was complete. If the search was complete, `most` is the total price of the
-    # best bin, or the threshold if no bin exceeds it.
+    # Whether the search was complete. `most` is then the total price of the best bin, or the
+    # threshold if no bin exceeds the threshold.
     is_exact: bool
 
 
 def best_bins(
     items: Items, prices: I64, above: int, most_bins: int, is_late: Callable[[], bool]
-) -> Priced:
+) -> PricedBins:
     """Return bins with a total price above `above`, and an upper bound for all bins.
 
     Parameters
@@ -95,7 +95,9 @@ def best_bins(
     best = np.argsort(-worth, kind="stable")
     best = best[worth[best] > above][:most_bins]
     top = int(worth.max(initial=above))
-    return Priced(counts[best], max(top, above) if is_exact else max(int(bound) + 1, top), is_exact)
+    return PricedBins(
+        counts[best], max(top, above) if is_exact else max(int(bound) + 1, top), is_exact
+    )
 
 
 def _choose_items(
@@ -170,13 +172,13 @@ class Pool:
         np.add.at(table, (rows, self.inside[bins].ravel()), 1)
         return table[:, :-1]
 
-    def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
+    def best_bins(self, prices: I64, above: int, most_bins: int) -> PricedBins:
         """Return bins like the function `best_bins`; the best bin per item type comes first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
         if not len(good):
-            return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
+            return PricedBins(np.zeros((0, self.num_kinds), np.int64), top, True)
         # For each item type, take the best bin that contains the type.
         order = good[np.argsort(-worth[good], kind="stable")]
         chosen = [
@@ -185,7 +187,7 @@ class Pool:
         first = np.unique(np.concatenate([at[kinds < self.num_kinds] for kinds, at in chosen]))
         rest = np.setdiff1d(np.arange(min(len(order), most_bins // 4)), first)
         found: I64 = order[np.concatenate([first, rest])[:most_bins]]
-        return Priced(self.counts(found), top, True)
+        return PricedBins(self.counts(found), top, True)
 
     def all_counts(self) -> list[I64]:
         """Return the number (K,) of items of each type, for every bin."""

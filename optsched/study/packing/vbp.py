@@ -38,18 +38,9 @@ def packing_document(
 ) -> dict[str, Any]:
     """Return the JSON document that describes a packing.
 
-    Parameters
-    ----------
-    instance
-        The packed instance.
-    bins
-        The bins of the packing; with more than `MOST_LISTED` items, memory and time depend only on
-        the number of distinct bins.
-    result
-        The number of bins, the lower bound and the methods that found them.
-    made
-        The settings with which the packing can be reproduced.
-
+    `result` contains the number of bins, the lower bound and the methods that found them. `made`
+    contains the settings with which the packing can be reproduced. With more than `MOST_LISTED`
+    items, memory and time depend only on the number of distinct bins.
     """
     problem = instance.problem
     distinct = list(_distinct_bins(instance, bins))

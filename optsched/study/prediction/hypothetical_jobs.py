@@ -85,7 +85,7 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedObjects:
     """The hypothetical objects that are added to the cluster."""
 
     # Pods and PodGroups in this list must not exist in the cluster. Objects of other kinds may
@@ -105,20 +105,13 @@ class Clash(Exception):
         self.names = tuple(names)
 
 
-def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSettings) -> Predictions:
+def predict(
+    objects: Sequence[Manifest], added: AddedObjects, settings: PredictionSettings
+) -> Predictions:
     """Predict the effects of adding or replacing objects in a cluster.
 
-    Raises Clash if an added pod or PodGroup already exists in the cluster.
-
-    Parameters
-    ----------
-    objects
-        The cluster's objects, from `kube.capture` or a file.
-    added
-        The objects to add.
-    settings
-        The policy, session dependencies and decoding options.
-
+    `objects` are the cluster's objects, from `kube.capture` or a file. Raises Clash if an added pod
+    or PodGroup already exists in the cluster.
     """
     before = assemble(objects, settings.options).snapshot
     return _Predictor(objects, added, settings, before.taken_ms).predict_starts(before)
@@ -128,7 +121,11 @@ class _Predictor:
     """Computes one prediction: adds the objects to the cluster and runs sessions on the result."""
 
     def __init__(
-        self, objects: Sequence[Manifest], added: Added, settings: PredictionSettings, now_ms: int
+        self,
+        objects: Sequence[Manifest],
+        added: AddedObjects,
+        settings: PredictionSettings,
+        now_ms: int,
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms

@@ -86,18 +86,8 @@ def waiting(
 ) -> Waiting | None:
     """Return the queue position and expected start of a gang, or None if the gang does not exist.
 
-    Parameters
-    ----------
-    objects
-        The cluster's objects.
-    key
-        Key of the gang.
-    pods
-        Pods that a controller will create after the gang is enqueued; their total request is the
-        gang's demand.
-    settings
-        The policy and the decoding options.
-
+    `pods` are the pods that a controller will create after the gang is enqueued; their total
+    request is the gang's demand.
     """
     snapshot = assemble(objects, settings.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)

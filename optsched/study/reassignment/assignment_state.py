@@ -60,8 +60,7 @@ class Instance:
     # on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    # Weight of the service move cost, which is the largest number of moved processes of any
-    # service.
+    # Cost per moved process of the service that has the most moved processes.
     service_weight: float
 
     def __post_init__(self) -> None:

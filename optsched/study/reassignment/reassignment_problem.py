@@ -2,7 +2,7 @@
 
 Google posed this problem for the ROADEF/EURO challenge 2012. Source: Afsar et al., "Machine
 reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
-Amounts are the integers in the challenge's instances, without units.
+Requests, capacities and costs are integers without units, as in the challenge's instances.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # A moved process also keeps the resource on its old machine.
+    is_transient: bool  # Whether a moved process keeps it on its initial machine.
     load_weight: int  # Cost per unit of usage above a machine's safety capacity.
 
 
@@ -59,7 +59,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A balance cost: `target` idle units of `against` are wanted per idle unit of `of`."""
+    """A balance cost between the idle capacities of two resources of a machine.
+
+    For each idle unit of resource `of`, `target` units of resource `against` should be idle. Each
+    missing unit costs `weight`.
+    """
 
     of: int
     against: int
@@ -123,7 +127,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
 
 
 def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
-    """Return how much of each resource is used on each machine."""
+    """Return the used capacity, indexed by machine and resource."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
         row = used[machine]

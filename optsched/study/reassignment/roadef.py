@@ -39,19 +39,10 @@ def is_model(path: str) -> bool:
 def reassignment_document(
     model: Path, machine_of: Sequence[int], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the JSON document that describes an assignment.
+    """Return the JSON document that describes an assignment for the instance file `model`.
 
-    Parameters
-    ----------
-    model
-        Path of the instance file.
-    machine_of
-        Machine of each process.
-    result
-        The costs, the lower bound and the method that found the assignment.
-    made
-        The settings with which the assignment can be reproduced.
-
+    `result` contains the cost, the lower bound and the method that found the assignment. `made`
+    contains the settings with which the assignment can be reproduced.
     """
     return {
         "apiVersion": API_VERSION,

@@ -75,7 +75,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         )
         paragraphs = [
             how,
-            *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations),
+            *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.caveats),
         ]
         yield Section("differences", "Differences", charts, paragraphs)
     if any("series" in row.result for row in found.rows):

@@ -183,10 +183,10 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The distribution over gangs of a time, for example of the completion time, in seconds.
+    """The distribution of a duration in seconds over gangs, for example of the completion time.
 
-    A gang without a known time, for example an unfinished gang, has no value. The fractions also
-    count gangs without a value, because starvation must not improve the curve.
+    A gang whose duration is not known, for example an unfinished gang, has no value. The fractions
+    also count gangs without a value, because starvation must not improve the curve.
     """
 
     name: str

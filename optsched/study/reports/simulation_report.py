@@ -47,16 +47,8 @@ MOST_GAPS: Final = 240
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
     """Return the report page of a replay.
 
-    Parameters
-    ----------
-    result
-        Result of the replay as returned by `optsched.study.simulation.replay_trace.as_result`,
-        including the model's definition.
-    timeline
-        Timeline of the replay.
-    base
-        Definition of the model with which the replay's model is compared.
-
+    `result` is the output of `optsched.study.simulation.replay_trace.as_result`. `base` is the
+    definition of the model with which the replay's model is compared.
     """
     view = View.from_timeline(timeline)
     model, trace, metrics = result["model"], result["trace"], result["metrics"]

@@ -49,15 +49,7 @@ def solve_page(
 ) -> Page:
     """Return the report page with the plans and certificates of one or more models.
 
-    Parameters
-    ----------
-    snapshot
-        The snapshot that was solved.
-    solved_models
-        The results of one or more models, in the order of the page.
-    base
-        Definition of the model with which a single model is compared.
-
+    `base` is the definition of the model with which a single model is compared.
     """
     tasks = [task for gang in snapshot.gangs for task in gang.tasks]
     sharing = [t.key for t in tasks if any(not request.npu for request in t.shape.shared_gpus)]

@@ -29,16 +29,9 @@ No Kubernetes object name contains this character.
 class ClaimBook:
     """The claims of a cluster, and the tasks that use each claim.
 
-    Attributes
-    ----------
-    devices
-        Initial state of the devices.
-    standing
-        Tasks that initially have a node; a claim that no such task uses is deallocated, unless it
-        is reserved for a pod outside `known`.
-    known
-        UIDs of the simulated pods.
-
+    `devices` are the devices and claims at the start, and `standing` are the tasks that have a node
+    at the start. A claim that none of these tasks uses is deallocated, unless it is reserved for a
+    pod whose UID is not in `known`, the UIDs of the simulated pods.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Place(NamedTuple):
+class TaskPlacement(NamedTuple):
     """The node on which a task is placed, and the indices of the task's GPUs."""
 
     task: str
@@ -39,7 +39,7 @@ class Bind:
 
     at_ms: int
     job: str
-    places: tuple[Place, ...]
+    places: tuple[TaskPlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Start:
     at_ms: int
     job: str
     run: int  # Number of the run; the first run of a gang has number 1.
-    places: tuple[Place, ...]  # Placements of the tasks bound in the same session.
+    places: tuple[TaskPlacement, ...]  # Placements of the tasks bound in the same session.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Move:
 
     at_ms: int
     job: str
-    places: tuple[Place, ...]
+    places: tuple[TaskPlacement, ...]
     by: str
     lost_ms: int
 
@@ -106,7 +106,7 @@ class NodeTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SessionRun:
     """A session has run."""
 
     at_ms: int
@@ -119,12 +119,12 @@ class Held:
     levels: tuple[tuple[str, int, int | None], ...]
 
 
-Event: TypeAlias = Submit | Bind | Start | Release | Stop | Move | Finish | NodeTurn | Held
+Event: TypeAlias = Submit | Bind | Start | Release | Stop | Move | Finish | NodeTurn | SessionRun
 
 _KINDS: Final[tuple[type[Any], ...]] = (
-    Submit, Bind, Start, Release, Stop, Move, Finish, NodeTurn, Held,
+    Submit, Bind, Start, Release, Stop, Move, Finish, NodeTurn, SessionRun,
 )  # fmt: skip
-_NAMES: Final = {k: k.__name__.lower() for k in _KINDS} | {NodeTurn: "node", Held: "session"}
+_NAMES: Final = {k: k.__name__.lower() for k in _KINDS} | {NodeTurn: "node", SessionRun: "session"}
 _BY_NAME: Final = {name: kind for kind, name in _NAMES.items()}
 _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KINDS}
 
@@ -159,7 +159,7 @@ def lines(events: Iterable[Event]) -> str:
 
 def _frozen(name: str, value: Any) -> Any:  # noqa: ANN401  plain JSON
     if name == "places":
-        return tuple(Place(task, node, tuple(gpus)) for task, node, gpus in value)
+        return tuple(TaskPlacement(task, node, tuple(gpus)) for task, node, gpus in value)
     if name == "levels":
         return tuple(tuple(level) for level in value)
     return tuple(value) if isinstance(value, list) else value

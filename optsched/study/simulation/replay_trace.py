@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulation_metrics import JobTimes, Metrics
     from optsched.study.simulation.timeline import Timeline
 
-PICTURES = "snapshot-*.yaml"
+SNAPSHOT_FILES = "snapshot-*.yaml"
 """File name pattern of recorded snapshots in a folder: one snapshot per file, in name order."""
 
 SYNTHETIC = "gavel:"
@@ -114,8 +114,8 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
         return LoadedTrace(trace, source, _sha256(path), problems)
-    if path.is_dir() and any(path.glob(PICTURES)):
-        read = read_pictures(path)
+    if path.is_dir() and any(path.glob(SNAPSHOT_FILES)):
+        read = read_recorded_snapshots(path)
         trace, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
         unread = (problem for each in read for problem in each.problems)
         return LoadedTrace(trace, source, _sha256(path), (*unread, *found))
@@ -137,15 +137,15 @@ def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | Tra
     return instance.snapshot.nodes, instance.problems
 
 
-def read_pictures(folder: Path) -> list[Instance]:
+def read_recorded_snapshots(folder: Path) -> list[Instance]:
     """Read the recorded snapshots of a cluster, in the order of their file names.
 
     Raises InstanceError if there is no snapshot, if a snapshot cannot be read, or if the snapshots
     are not in chronological order.
     """
-    read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
+    read = [read_instance(picture) for picture in sorted(folder.glob(SNAPSHOT_FILES))]
     if not read:
-        raise InstanceError(f"{folder}: contains no snapshots of a cluster ({PICTURES})")
+        raise InstanceError(f"{folder}: contains no snapshots of a cluster ({SNAPSHOT_FILES})")
     back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
     if back is not None:
         raise InstanceError(f"{back.path}: is older than the file before it: name files by time")
@@ -217,13 +217,13 @@ def play(
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
-    charging, telling = Charging(given.trace, warm_up_ms), TimelineBuilder(given.trace)
+    charging, timeline = Charging(given.trace, warm_up_ms), TimelineBuilder(given.trace)
     while (events := simulation.step()) is not None:
         tally.add_events(lines(events), len(events))
         for event in events:
             measuring.add_event(event)
             charging.add_event(event)
-            telling.add_event(event)
+            timeline.add_event(event)
     plan = simulation.last_plan
     return SimulationResult(
         measuring.metrics(simulation.session_seconds),
@@ -233,7 +233,7 @@ def play(
         ended_at_ms=simulation.now_ms,
         faults=simulation.faults,
         wall_seconds=clock.monotonic() - began_s,
-        timeline=telling.build(simulation.now_ms, {} if plan is None else plan.pending),
+        timeline=timeline.build(simulation.now_ms, {} if plan is None else plan.pending),
         jobs=measuring.jobs,
     )
 

@@ -18,7 +18,7 @@ from optsched.cluster.snapshot import GangPhase, Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.claims import ClaimBook
-from optsched.study.simulation.record import Place
+from optsched.study.simulation.record import TaskPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the devices on this node that a session allocated to the task.
+    """A node for a task, and the GPU shares, NUMA resources, GPUs and DRA devices that it gets.
 
-    `devices` are allocated to those claims of the task that were unallocated.
+    `devices` are allocated to the task's ResourceClaims that were unallocated.
     """
 
     node: str
@@ -43,49 +43,25 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A placed task: its placement, start time, GPUs and last checkpoint.
-
-    Attributes
-    ----------
-    gpus
-        GPU indices, or None if no GPUs have been allocated yet.
-    since_ms
-        Start of the task, in trace time.
-    saved_ms
-        Time of the last checkpoint, in epoch milliseconds.
-
-    """
+class RunningTask:
+    """A task on a node."""
 
     task: str
     placement: Placement
-    since_ms: int
-    gpus: tuple[int, ...] | None = None
-    saved_ms: int = 0
+    since_ms: int  # Start of the task, in trace time.
+    gpus: tuple[int, ...] | None = None  # GPU indices, or None if no GPUs are allocated yet.
+    saved_ms: int = 0  # Time of the last checkpoint, in epoch milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
 class TerminatingPod:
-    """An evicted pod, which holds its resources until the end of its grace period.
+    """An evicted pod, which holds its resources until the end of its grace period."""
 
-    Attributes
-    ----------
-    number
-        Index of the gang's arrival in the trace.
-    place
-        The task, its node and its GPUs.
-    resident
-        A terminating task without a gang, which represents the pod in snapshots.
-    devices
-        Devices that are allocated to the pod's claims.
-
-    """
-
-    leaves_ms: int
-    number: int
-    place: Place
-    resident: Task
-    devices: tuple[DeviceGrant, ...] = ()
+    leaves_ms: int  # End of the grace period, in trace time.
+    number: int  # Index of the gang's arrival in the trace.
+    place: TaskPlacement  # The task, its node and its GPUs.
+    resident: Task  # A terminating task without a gang, which represents the pod in snapshots.
+    devices: tuple[DeviceGrant, ...] = ()  # Devices that are allocated to the pod's claims.
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +73,7 @@ class Job:
     gang: Gang  # The gang as the next snapshot will contain it.
     fresh: Mapping[str, Task]  # The gang's tasks as they were at arrival, keyed by task.
     # Placements of the gang's placed tasks, keyed by task.
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, TaskPlacement] = field(default_factory=dict)
     since_ms: int | None = None  # Start of the current run, or None if the gang is not running.
     kept_ms: int = 0  # Work saved by checkpoints, in milliseconds.
     run: int = 0  # Number of runs that the gang has started.
@@ -212,42 +188,42 @@ class SimulatedCluster:
 
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
-    ) -> tuple[Place, ...]:
+    ) -> tuple[TaskPlacement, ...]:
         """Place tasks on nodes at `at_ms`; return their placements in the gang's task order."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (placement := placements.get(key)) is not None:
-                placed[key] = self._sit(job, task, placement, at_ms)
-        self._swap(job, placed)
+                placed[key] = self._place_task(job, task, placement, at_ms)
+        self._replace_tasks(job, placed)
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
         """Allocate GPUs jointly to (node name, task) pairs; return GPU indices, keyed by task."""
-        coming: dict[str, list[Task]] = {}
+        tasks_on: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
-                coming.setdefault(node, []).append(task)
+                tasks_on.setdefault(node, []).append(task)
         found: dict[str, tuple[int, ...]] = {}
-        for node, tasks in coming.items():
-            dealt = self._gpus[node].allocate_jointly([t.shape for t in tasks])
-            found |= {t.key: gpus for t, gpus in zip(tasks, dealt, strict=True)}
+        for node, tasks in tasks_on.items():
+            allocated = self._gpus[node].allocate_jointly([t.shape for t in tasks])
+            found |= {t.key: gpus for t, gpus in zip(tasks, allocated, strict=True)}
         return found
 
-    def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
+    def restore_places(self, job: Job, held: Iterable[RunningTask]) -> tuple[TaskPlacement, ...]:
         """Restore the placements of tasks; return the placements in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
-            placed[each.task] = self._sit(
+            placed[each.task] = self._place_task(
                 job, job.fresh[each.task], each.placement, each.since_ms, each
             )
-        self._swap(job, placed)
+        self._replace_tasks(job, placed)
         return tuple(job.places[key] for key in placed)
 
-    def held_places(self, job: Job) -> tuple[Held, ...]:
+    def held_places(self, job: Job) -> tuple[RunningTask, ...]:
         """Return the placements of a gang's tasks, in the form that `restore_places` accepts."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
-            Held(
+            RunningTask(
                 key,
                 self._placement_of(tasks[key], place),
                 tasks[key].started_ms - self._trace.start_ms,
@@ -264,18 +240,18 @@ class SimulatedCluster:
         is None.
         """
         tasks = {t.key: t for t in job.gang.tasks}
-        ghosts = []
+        terminating_pods = []
         for key in keys:
             if leaves_ms is None:
                 break
             task, place = tasks[key], job.places[key]
             placement = self._placement_of(task, place)
-            held = Held(key, placement, task.started_ms, place.gpus)
-            ghosts.append(self.terminating_pod(job.number, held, leaves_ms))
+            held = RunningTask(key, placement, task.started_ms, place.gpus)
+            terminating_pods.append(self.terminating_pod(job.number, held, leaves_ms))
         self._vacate(job, keys)
-        for terminating in ghosts:
+        for terminating in terminating_pods:
             self.add_terminating_pod(terminating)
-        self._swap(job, {key: job.fresh[key] for key in keys})
+        self._replace_tasks(job, {key: job.fresh[key] for key in keys})
 
     # --- terminating pods ------------------------------------------------------------------------
 
@@ -284,10 +260,10 @@ class SimulatedCluster:
         """The terminating pods, in the order in which their grace periods end."""
         return tuple(self._terminating)
 
-    def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
+    def terminating_pod(self, number: int, held: RunningTask, leaves_ms: int) -> TerminatingPod:
         """Return the terminating pod that is left when a placed task is evicted."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
-        place = Place(held.task, held.placement.node, held.gpus or ())
+        place = TaskPlacement(held.task, held.placement.node, held.gpus or ())
         resident = replace(
             task,
             key=f"{held.task}~{leaves_ms}",
@@ -337,7 +313,7 @@ class SimulatedCluster:
             if t.key not in job.places and t.nominated_node != nodes.get(t.key, "")
         }
         if wanted:
-            self._swap(job, wanted)
+            self._replace_tasks(job, wanted)
         return bool(wanted)
 
     def save(self, job: Job, at_ms: int) -> None:
@@ -347,7 +323,7 @@ class SimulatedCluster:
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
         for key, task in changed.items():
             self._builder.add_resident(task, job.places[key].node)
-        self._swap(job, changed)
+        self._replace_tasks(job, changed)
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -367,8 +343,13 @@ class SimulatedCluster:
 
     # --- internal methods ------------------------------------------------------------------------
 
-    def _sit(
-        self, job: Job, task: Task, placement: Placement, at_ms: int, held: Held | None = None
+    def _place_task(
+        self,
+        job: Job,
+        task: Task,
+        placement: Placement,
+        at_ms: int,
+        held: RunningTask | None = None,
     ) -> Task:
         book = self._gpus[placement.node]
         gpus = placement.gpus if held is None else held.gpus or ()
@@ -389,7 +370,7 @@ class SimulatedCluster:
         )
         bound = self._claims.bind_claims(bound, placement.node, placement.devices)
         self._builder.add_resident(bound, placement.node)
-        job.places[task.key] = Place(task.key, placement.node, gpus)
+        job.places[task.key] = TaskPlacement(task.key, placement.node, gpus)
         self._owner[task.key] = job
         return bound
 
@@ -401,12 +382,12 @@ class SimulatedCluster:
             self._claims.release_claims(task)
             self._gpus[place.node].release(task.shape, place.gpus, task.shared_gpus)
 
-    def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
+    def _replace_tasks(self, job: Job, tasks: Mapping[str, Task]) -> None:
         job.gang = replace(job.gang, tasks=tuple(tasks.get(t.key, t) for t in job.gang.tasks))
         self._builder.gangs.store(job.gang.key, job.gang)
         (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
 
-    def _placement_of(self, task: Task, place: Place) -> Placement:
+    def _placement_of(self, task: Task, place: TaskPlacement) -> Placement:
         return Placement(
             place.node, task.shared_gpus, task.numa, devices=self._claims.device_grants(task)
         )
@@ -416,14 +397,14 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
     """Return an arriving gang with all tasks pending, and with timestamps of at most `now_ms`."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
-    estimate = arrival.estimate_ms
+    given_estimate_ms = arrival.estimate_ms
 
     def fresh(task: Task) -> Task:
-        said = task.estimate_ms if estimate is None else estimate
+        estimate_ms = task.estimate_ms if given_estimate_ms is None else given_estimate_ms
         created_ms = _clamp_instant(task.created_ms, now_ms)
         keeps = task.status in (TaskStatus.PENDING, TaskStatus.GATED)
         same = keeps and not task.node and task.gang == given.key
-        if same and (task.created_ms, task.estimate_ms) == (created_ms, said):
+        if same and (task.created_ms, task.estimate_ms) == (created_ms, estimate_ms):
             return task
         return replace(
             task,
@@ -431,7 +412,7 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
             node="",
             gang=given.key,
             created_ms=created_ms,
-            estimate_ms=said,
+            estimate_ms=estimate_ms,
         )
 
     return replace(
@@ -454,7 +435,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
     for each in cluster.terminating_pods:
         task, place = each.resident, each.place
         placement = Placement(place.node, task.shared_gpus, task.numa, devices=each.devices)
-        held = Held(place.task, placement, task.started_ms, place.gpus, task.saved_ms)
+        held = RunningTask(place.task, placement, task.started_ms, place.gpus, task.saved_ms)
         terminating_pods.append([each.number, each.leaves_ms, _encode_held(held)])
     return {
         "down": cluster.failed_nodes,
@@ -493,7 +474,7 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
     }
 
 
-def _encode_held(held: Held) -> list[Any]:
+def _encode_held(held: RunningTask) -> list[Any]:
     shared_gpus = [astuple(card) for card in held.placement.shared_gpus]
     parts = [astuple(part) for part in held.placement.numa]
     grants = [
@@ -503,7 +484,7 @@ def _encode_held(held: Held) -> list[Any]:
     return [*where, shared_gpus, parts, grants]
 
 
-def _read_place(given: list[Any]) -> Held:
+def _read_place(given: list[Any]) -> RunningTask:
     task, node, since_ms, gpus, saved_ms, shared_gpus, parts, grants = given
     placement = Placement(
         node,
@@ -514,4 +495,4 @@ def _read_place(given: list[Any]) -> Held:
             for claim, devices in grants
         ),
     )
-    return Held(task, placement, since_ms, tuple(gpus), saved_ms)
+    return RunningTask(task, placement, since_ms, tuple(gpus), saved_ms)

@@ -19,10 +19,10 @@ from optsched.plugins.ordering.gang_order import read_waiting_ms
 from optsched.study.simulation.record import (
     Bind,
     Finish,
-    Held,
     Move,
     NodeTurn,
     Release,
+    SessionRun,
     Start,
     Stop,
     Submit,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
     from optsched.cluster.topology import Topology
     from optsched.cluster.trace import Arrival, Trace
-    from optsched.study.simulation.record import Event, Place
+    from optsched.study.simulation.record import Event, TaskPlacement
 
 UNFAIR: Final = 1.1
 """Finish-time fairness above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
@@ -204,10 +204,10 @@ class _Job:
     arrival: Arrival
     submit_ms: int
     counts: bool
-    crowd_before: float
+    job_ms_per_gpu_before: float
     start_ms: int | None = None
     runs: bool = False
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, TaskPlacement] = field(default_factory=dict)
 
 
 class Measuring:
@@ -224,9 +224,9 @@ class Measuring:
         self._topology = Nearness(trace.topology)
         self._queues = _Shares(trace)
         self._jobs: dict[str, _Job] = {}
-        self._crowd, self._crowded = 0, 0.0
+        self._num_jobs, self._job_ms_per_gpu = 0, 0.0
         self._count: Counter[str] = Counter()
-        self._ghosts: list[tuple[int, str, Task, Place]] = []
+        self._terminating: list[tuple[int, str, Task, TaskPlacement]] = []
         self._gaps: list[float] = []
         self._times: list[JobTimes] = []
 
@@ -250,8 +250,8 @@ class Measuring:
     def add_event(self, event: Event) -> None:
         """Process the next event."""
         # Release the resources of evicted pods whose grace period is over.
-        while self._ghosts and self._ghosts[0][0] <= event.at_ms:
-            leaves_ms, _, task, place = heappop(self._ghosts)
+        while self._terminating and self._terminating[0][0] <= event.at_ms:
+            leaves_ms, _, task, place = heappop(self._terminating)
             self._advance(leaves_ms)
             self._nodes.change(task, place, -1)
         self._advance(event.at_ms)
@@ -259,20 +259,20 @@ class Measuring:
             case Submit():
                 arrival = self._arrivals[event.job]
                 counts = self._counts(event.at_ms)
-                self._jobs[event.job] = _Job(arrival, event.at_ms, counts, self._crowded)
+                self._jobs[event.job] = _Job(arrival, event.at_ms, counts, self._job_ms_per_gpu)
                 self._tasks.update((t.key, t) for t in arrival.gang.tasks)
-                self._crowd += 1
+                self._num_jobs += 1
                 self._queues.waits(arrival.gang, 1)
                 if counts:
                     self._count["jobs"] += 1
             case Start() | Bind() | Move():
-                self._sit(event)
+                self._place_tasks(event)
             case Release(job=key, tasks=tasks, cause=cause):
                 job = self._jobs[key]
                 self._end_tasks(job, tasks, 0 if cause == "node" else job.arrival.grace_ms)
             case Stop():
                 job = self._jobs[event.job]
-                self._lose(job, event.lost_ms, event.at_ms)
+                self._count_lost_work(job, event.lost_ms, event.at_ms)
                 grace_ms = 0 if event.cause == "node" else job.arrival.grace_ms
                 self._end_tasks(job, list(job.places), grace_ms)
                 job.runs = False
@@ -283,7 +283,7 @@ class Measuring:
                 self._finish(event)
             case NodeTurn(node=node, change=change):
                 self._nodes.mark_node(node, is_up=change == "up")
-            case Held():
+            case SessionRun():
                 self._count["sessions"] += self._counts(event.at_ms)
                 for _, value, bound in event.levels if self._counts(event.at_ms) else ():
                     if bound is not None:
@@ -292,10 +292,10 @@ class Measuring:
     def _counts(self, at_ms: int) -> bool:
         return at_ms >= self._warm_up_ms
 
-    def _sit(self, event: Start | Bind | Move) -> None:
+    def _place_tasks(self, event: Start | Bind | Move) -> None:
         job = self._jobs[event.job]
         if isinstance(event, Move):
-            self._lose(job, event.lost_ms, event.at_ms)
+            self._count_lost_work(job, event.lost_ms, event.at_ms)
             self._end_tasks(job, [p.task for p in event.places])
         for place in event.places:
             task = self._tasks[place.task]
@@ -322,14 +322,14 @@ class Measuring:
         for key in tasks:
             place, task = job.places.pop(key), self._tasks[key]
             if grace_ms:
-                heappush(self._ghosts, (self._now_ms + grace_ms, key, task, place))
+                heappush(self._terminating, (self._now_ms + grace_ms, key, task, place))
             else:
                 self._nodes.change(task, place, -1)
             self._queues.add_task(job.arrival.gang, task, -1)
             if job.runs:
                 self._nodes.ran -= self._nodes.size(task, place)
 
-    def _lose(self, job: _Job, lost_ms: int, at_ms: int) -> None:
+    def _count_lost_work(self, job: _Job, lost_ms: int, at_ms: int) -> None:
         if self._counts(at_ms):
             lost = lost_ms * self._size(job)
             self._nodes.over["lost"] += lost
@@ -341,14 +341,14 @@ class Measuring:
         self._end_tasks(job, list(job.places))
         for task in job.arrival.gang.tasks:
             del self._tasks[task.key]
-        self._crowd -= 1
+        self._num_jobs -= 1
         if not job.counts:
             return
         self._count["finished"] += 1
         jct_ms = event.at_ms - job.submit_ms
         alone_ms, rho = job.arrival.duration_ms or 0, None
         if alone_ms:
-            mean = (self._crowded - job.crowd_before) / jct_ms if jct_ms else 0.0
+            mean = (self._job_ms_per_gpu - job.job_ms_per_gpu_before) / jct_ms if jct_ms else 0.0
             rho = jct_ms / (alone_ms * max(1.0, mean))
         self._times.append(JobTimes(event.job, job.submit_ms, job.start_ms, event.at_ms, rho))
 
@@ -359,8 +359,8 @@ class Measuring:
 
     def _advance(self, at_ms: int) -> None:
         """Advance to an instant; add the elapsed time, if it is measured, to the time averages."""
-        crowd = self._crowd / max(self._nodes.num_gpus, 1)
-        self._crowded += crowd * (at_ms - self._now_ms)
+        jobs_per_gpu = self._num_jobs / max(self._nodes.num_gpus, 1)
+        self._job_ms_per_gpu += jobs_per_gpu * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
         elapsed_ms = end_ms - max(self._now_ms, self._warm_up_ms)
         self._now_ms = at_ms
@@ -448,13 +448,13 @@ class _Nodes:
         sums = ("held", "ran", "capacity", "idle", "wasted", "lost", "lost in window")
         self.over = dict.fromkeys(sums, 0.0)
 
-    def size(self, task: Task, place: Place) -> int:
+    def size(self, task: Task, place: TaskPlacement) -> int:
         """Return a task's request in thousandths of a GPU, or of a CPU if there are no GPUs."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
         return milli_on(task.shape, self._node[place.node])
 
-    def change(self, task: Task, place: Place, sign: int) -> None:
+    def change(self, task: Task, place: TaskPlacement, sign: int) -> None:
         """Add a task to a node (`sign` 1) or remove it from the node (`sign` −1)."""
         node = place.node
         self.held += sign * self.size(task, place)
@@ -511,15 +511,15 @@ class _Shares:
         self._held: dict[str, Counter[str]] = {q.name: Counter() for q in trace.queues}
         self._share = dict.fromkeys(self._held, 0.0)
         self._waiting: Counter[str] = Counter()
-        self._asked: set[str] = set()
+        self._arrived_queues: set[str] = set()
         self._over: dict[str, float] = dict.fromkeys(self._held, 0.0)
-        self._apart = 0.0
+        self._distance = 0.0
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
         """Record that a gang starts (`sign` 1) or stops (`sign` −1) waiting for its minimum."""
         self._waiting[gang.queue] += sign
-        self._asked.add(gang.queue)
+        self._arrived_queues.add(gang.queue)
 
     def add_task(self, gang: Gang, task: Task, sign: int) -> None:
         """Record that a task is placed on (`sign` 1) or removed from (`sign` −1) a node."""
@@ -530,20 +530,20 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        for queue in self._asked:
+        for queue in self._arrived_queues:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
         if len(backlogged) > 1:
-            self._apart += (max(backlogged) - min(backlogged)) * elapsed_ms
+            self._distance += (max(backlogged) - min(backlogged)) * elapsed_ms
         self._ms += elapsed_ms
 
     @property
     def distance(self) -> float | None:
-        return self._apart / self._ms if self._ms else None
+        return self._distance / self._ms if self._ms else None
 
     @property
     def jain(self) -> float | None:
-        return jain_index([self._over[queue] for queue in sorted(self._asked)])
+        return jain_index([self._over[queue] for queue in sorted(self._arrived_queues)])
 
 
 class Nearness:
@@ -555,7 +555,7 @@ class Nearness:
         self._tiers: list[int] = []
         self._pairs: list[int] = []
 
-    def started(self, places: Iterable[Place]) -> None:
+    def started(self, places: Iterable[TaskPlacement]) -> None:
         """Record the placements of a gang that just started."""
         if not self._topology.hypernodes:
             return

@@ -29,8 +29,8 @@ from optsched.session.usage import UsageKeeper
 from optsched.solver.cpsat.level_model import Limits
 from optsched.study.simulation import record
 from optsched.study.simulation.simulated_cluster import (
-    Held,
     Placement,
+    RunningTask,
     SimulatedCluster,
     read_cluster,
     write_cluster,
@@ -121,7 +121,7 @@ class _LastSession(NamedTuple):
     is_explained: bool
 
 
-class _Due(NamedTuple):
+class _ScheduledEvent(NamedTuple):
     """A scheduled event of a job: the job will finish or save a checkpoint."""
 
     at_ms: int
@@ -159,7 +159,7 @@ class Simulation:
         self._clock = clock
         work = policy.budgets.deterministic_s
         has_custom_parts = any(active.origin for active in policy.rules.active) or policy.proposers
-        self._around = SessionContext(
+        self._context = SessionContext(
             solver=solver,
             limits=Limits(
                 budget_ms=None, deterministic=work, num_workers=1, seed=self.options.seed
@@ -169,7 +169,7 @@ class Simulation:
         self._timer = _SessionTimer(self.options.period_ms or policy.budgets.period_ms)
         self._memory = _Memory(find_half_life(policy.rules))
         self._last: _LastSession | None = None
-        self._due: list[_Due] = []
+        self._scheduled: list[_ScheduledEvent] = []
         self._next = {"arrivals": 0, "node_events": 0}  # Processed trace events.
         self._out: list[Event] = []
 
@@ -187,7 +187,7 @@ class Simulation:
         last = self._last
         if last is None or last.is_explained:
             return None if last is None else last.plan
-        explaining = replace(self._around, explains=True)
+        explaining = replace(self._context, explains=True)
         plan = run_session(last.snapshot, self.policy, explaining, last.previous).plan
         self._last = last._replace(plan=plan, is_explained=True)
         return plan
@@ -229,7 +229,7 @@ class Simulation:
             if any(t.nominated_node for t in job.gang.tasks):
                 memory.nominated.add(key)
             if job.since_ms is not None:
-                self._plan_turn(job, job.since_ms)
+                self._schedule_run_events(job, job.since_ms)
         if memory.half_life_ms:
             usage = {
                 name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
@@ -254,10 +254,10 @@ class Simulation:
             # If no task is pending, a session could do nothing but move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
-            while self._due and self._is_void(self._due[0]):
-                heappop(self._due)
+            while self._scheduled and self._is_void(self._scheduled[0]):
+                heappop(self._scheduled)
             # Collect the time of the next event of each type; sessions are treated separately.
-            times = [self._due[0].at_ms] if self._due else []
+            times = [self._scheduled[0].at_ms] if self._scheduled else []
             if self.cluster.terminating_pods:
                 times.append(self.cluster.terminating_pods[0].leaves_ms)
             arrivals, events = self.trace.arrivals, self.trace.node_events
@@ -272,23 +272,23 @@ class Simulation:
                 return self._out or None
             self.now_ms = at_ms
             if at_ms == event_ms:
-                self._happen(at_ms)
+                self._process_events(at_ms)
                 continue
-            self._hold_session(at_ms)
+            self._run_session(at_ms)
             return self._out
 
-    def _is_void(self, due: _Due) -> bool:
+    def _is_void(self, due: _ScheduledEvent) -> bool:
         job = self.cluster.jobs.get(due.job)
         return job is None or job.turn != due.turn
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _happen(self, at_ms: int) -> None:
+    def _process_events(self, at_ms: int) -> None:
         """Process all events at an instant, except a session."""
         if self.cluster.remove_expired_pods(at_ms):
             self._timer.request(self.now_ms)
-        while self._due and self._due[0].at_ms == at_ms:
-            due = heappop(self._due)
+        while self._scheduled and self._scheduled[0].at_ms == at_ms:
+            due = heappop(self._scheduled)
             if self._is_void(due):
                 continue
             job = self.cluster.jobs[due.job]
@@ -299,7 +299,7 @@ class Simulation:
                 continue
             self.cluster.save(job, self.now_ms)
             if job.since_ms is not None:
-                self._plan_save(job, job.since_ms)
+                self._schedule_checkpoint(job, job.since_ms)
         events, number = self.trace.node_events, self._next["node_events"]
         while number < len(events) and events[number].at_ms == at_ms:
             event = events[number]
@@ -308,7 +308,7 @@ class Simulation:
             hit = self.cluster.set_node_ready(event.node, ready=is_up)
             self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
             for key, tasks in hit.items():
-                self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
+                self._remove_tasks(self.cluster.jobs[key], tasks, NODE, event.node)
             self._timer.request(self.now_ms)
         self._next["node_events"] = number
         arrivals, first = self.trace.arrivals, self._next["arrivals"]
@@ -323,7 +323,7 @@ class Simulation:
         job = self.cluster.add(number, self.now_ms)
         self._out.append(record.Submit(self.now_ms, job.gang.key, job.gang.queue))
         standing = [
-            Held(
+            RunningTask(
                 t.key,
                 Placement(t.node, t.shared_gpus, t.numa),
                 t.started_ms - self.trace.start_ms if t.started_ms else self.now_ms,
@@ -339,7 +339,7 @@ class Simulation:
 
     # --- runs and lost work ----------------------------------------------------------------------
 
-    def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
+    def _continue_placed_job(self, job: Job, places: tuple[record.TaskPlacement, ...]) -> None:
         """Start or continue a job after some of its tasks have been placed."""
         key, now_ms = job.gang.key, self.now_ms
         if job.since_ms is not None or len(job.places) < job.minimum_members:
@@ -355,23 +355,26 @@ class Simulation:
     def _start_run(self, job: Job) -> None:
         job.since_ms = self.now_ms
         job.turn += 1
-        self._plan_turn(job, self.now_ms)
+        self._schedule_run_events(job, self.now_ms)
 
-    def _plan_turn(self, job: Job, since_ms: int) -> None:
+    def _schedule_run_events(self, job: Job, since_ms: int) -> None:
         total_ms = job.arrival.duration_ms
         if total_ms is not None:
             left_ms = max(total_ms - job.kept_ms, 0)
-            heappush(self._due, _Due(since_ms + left_ms, _FINISH, job.gang.key, job.turn))
-        self._plan_save(job, since_ms)
+            heappush(
+                self._scheduled,
+                _ScheduledEvent(since_ms + left_ms, _FINISH, job.gang.key, job.turn),
+            )
+        self._schedule_checkpoint(job, since_ms)
 
-    def _plan_save(self, job: Job, since_ms: int) -> None:
+    def _schedule_checkpoint(self, job: Job, since_ms: int) -> None:
         every_ms = _interval_ms(job.gang)
         if every_ms:
             times = (self.now_ms - since_ms) // every_ms + 1
             at_ms = since_ms + times * every_ms
-            heappush(self._due, _Due(at_ms, _SAVE, job.gang.key, job.turn))
+            heappush(self._scheduled, _ScheduledEvent(at_ms, _SAVE, job.gang.key, job.turn))
 
-    def _cut(self, job: Job) -> int:
+    def _end_run(self, job: Job) -> int:
         """End the current run of a job; return the work lost, in milliseconds."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
@@ -381,7 +384,7 @@ class Simulation:
         job.turn += 1
         return done_ms - saved_ms
 
-    def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
+    def _remove_tasks(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
         """Remove tasks of a job from their nodes; stop the job if too few tasks remain."""
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
@@ -391,7 +394,7 @@ class Simulation:
             self._out.append(record.Release(now_ms, key, tuple(tasks), cause, by))
             return
         self.cluster.vacate(job, list(job.places), leaves_ms)
-        lost_ms = self._cut(job)
+        lost_ms = self._end_run(job)
         self.cluster.set_phase(job, GangPhase.PENDING, self.trace.start_ms + now_ms)
         self._out.append(record.Stop(now_ms, key, cause, by, lost_ms, job.kept_ms))
 
@@ -405,13 +408,13 @@ class Simulation:
         if self._memory.half_life_ms:
             self._snapshot()
 
-    def _hold_session(self, at_ms: int) -> None:
+    def _run_session(self, at_ms: int) -> None:
         began_s = self._clock.monotonic() if self._clock is not None else 0.0
         snapshot, previous = self._snapshot(), None if self._last is None else self._last.problem
-        report = run_session(snapshot, self.policy, self._around, previous)
+        report = run_session(snapshot, self.policy, self._context, previous)
         if self._clock is not None:
             self.session_seconds.append(self._clock.monotonic() - began_s)
-        answer = report.problem, report.plan, self._around.explains
+        answer = report.problem, report.plan, self._context.explains
         self._last = _LastSession(snapshot, previous, *answer)
         self._timer.number += 1
         self._timer.held_ms = at_ms
@@ -421,7 +424,7 @@ class Simulation:
         certificate = report.plan.certificate
         levels = tuple((r.name, r.value, r.bound) for r in certificate.levels)
         self._out.append(
-            record.Held(
+            record.SessionRun(
                 at_ms,
                 certificate.engine,
                 kinds.count(Allocate),
@@ -471,7 +474,9 @@ class Simulation:
             job = self.cluster.jobs[key]
             leave = [e for e in theirs if not e.to]
             if leave:
-                self._lose(job, [e.task for e in leave], leave[0].action, _eviction_cause(leave[0]))
+                self._remove_tasks(
+                    job, [e.task for e in leave], leave[0].action, _eviction_cause(leave[0])
+                )
             if move := [e for e in theirs if e.to and e.task in job.places]:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
@@ -480,7 +485,7 @@ class Simulation:
         # releases.
         for job, theirs in moving:
             ran = job.since_ms is not None
-            lost_ms = self._cut(job) if ran else 0
+            lost_ms = self._end_run(job) if ran else 0
             placements = {e.task: Placement(e.to) for e in theirs}
             places = self.cluster.place_tasks(job, placements, self.now_ms)
             if ran:
@@ -504,16 +509,16 @@ class Simulation:
 
     def _nominate(self, plan: Plan) -> None:
         """Apply the nominations in a plan, and remove all previous ones."""
-        rooms: dict[str, dict[str, str]] = {}
+        nominated: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
-                rooms.setdefault(action.gang, {})[action.task] = action.node
+                nominated.setdefault(action.gang, {})[action.task] = action.node
         bound = {a.gang for a in plan.actions if isinstance(a, Allocate)}
-        for key in sorted((self._memory.nominated | rooms.keys()) - (bound - rooms.keys())):
+        for key in sorted((self._memory.nominated | nominated.keys()) - (bound - nominated.keys())):
             job = self.cluster.jobs.get(key)
-            if job is not None and self.cluster.nominate(job, rooms.get(key, {})):
+            if job is not None and self.cluster.nominate(job, nominated.get(key, {})):
                 self._timer.request_next(self.now_ms)
-        self._memory.nominated = set(rooms) | (self._memory.nominated & bound)
+        self._memory.nominated = set(nominated) | (self._memory.nominated & bound)
 
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000

@@ -16,10 +16,10 @@ from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, 
 from optsched.study.simulation.record import (
     Bind,
     Finish,
-    Held,
     Move,
     NodeTurn,
     Release,
+    SessionRun,
     Start,
     Stop,
     Submit,
@@ -295,7 +295,7 @@ class TimelineBuilder:
                 self._jobs.append(Job(event.job, queue, len(gang.tasks), size, event.at_ms))
                 self._tasks.update((t.key, t) for t in gang.tasks)
             case Start() | Bind() | Move():
-                self._sit(event)
+                self._place_tasks(event)
             case Release(job=key, tasks=tasks, cause=cause):
                 self._end_stays(self._number[key], tasks, cause)
             case Stop(job=key, cause=cause, by=by):
@@ -313,7 +313,7 @@ class TimelineBuilder:
                     self._down_since.setdefault(node, self._now_ms)
                 elif node in self._down_since:
                     self._down.append((node, self._down_since.pop(node), self._now_ms))
-            case Held(levels=levels):
+            case SessionRun(levels=levels):
                 gaps = [bounded_gap(v, bound) for _, v, bound in levels if bound is not None]
                 if gaps:
                     self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
@@ -350,7 +350,7 @@ class TimelineBuilder:
             why,
         )
 
-    def _sit(self, event: Start | Bind | Move) -> None:
+    def _place_tasks(self, event: Start | Bind | Move) -> None:
         job = self._number[event.job]
         if isinstance(event, Move):
             self._end_stays(job, [p.task for p in event.places], MOVED)

@@ -29,11 +29,11 @@ from optsched.study.simulation.record import (
     Event,
     Finish,
     Move,
-    Place,
     Release,
     Start,
     Stop,
     Submit,
+    TaskPlacement,
 )
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.synthetic_traces import GavelTrace
@@ -55,8 +55,8 @@ def trace(*arrivals: Arrival) -> Trace:
     return Trace("t", nodes, (Queue("default"), Queue("lab")), arrivals)
 
 
-def places(name: str, *tasks: int, on: str = "n0") -> tuple[Place, ...]:
-    return tuple(Place(f"ns/{name}-w-{i}", on) for i in tasks)
+def places(name: str, *tasks: int, on: str = "n0") -> tuple[TaskPlacement, ...]:
+    return tuple(TaskPlacement(f"ns/{name}-w-{i}", on) for i in tasks)
 
 
 def submit(name: str) -> Submit:

@@ -103,7 +103,7 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     assert found.difference("b", JCT).is_clear
     assert found.verdict("b", JCT) == ""
     assert not found.has_equal_jobs("b")
-    assert found.reservations == [
+    assert found.caveats == [
         "different jobs finished under b and a: only the number of finished jobs is judged"
     ]
 
@@ -149,7 +149,7 @@ def test_one_trace_with_several_seeds_is_one_pair() -> None:
     found = compared(*rows)
     assert (found.difference("b", JCT).pairs, found.difference("b", JCT).mean) == (1, -10.0)
     assert found.verdict("b", JCT) == ""
-    assert found.reservations[0].endswith("1 distinct trace of at least 6")
+    assert found.caveats[0].endswith("1 distinct trace of at least 6")
 
 
 def test_session_times_of_a_machine_are_never_judged() -> None:

@@ -18,9 +18,9 @@ from optsched.policy import load_policy
 from optsched.policy.policy import without_solver
 from optsched.study.comparison import executors
 from optsched.study.comparison.executors import (
+    DaskExecutor,
     ExecutorError,
-    Here,
-    OnDask,
+    LocalExecutor,
     Tls,
     check_address,
     local_cluster,
@@ -87,14 +87,14 @@ def cells(number: int) -> list[Cell]:
 KILLED_AFTER = (1, 4) if IS_THOROUGH else (0,)
 
 
-def kill_one(place: OnDask) -> None:
+def kill_one(place: DaskExecutor) -> None:
     pid = next(iter(place.client.run(os.getpid).values()))
     os.kill(pid, signal.SIGKILL)
 
 
 def test_a_worker_that_is_killed_costs_no_cell() -> None:
     grid = cells(8 if IS_THOROUGH else 4)
-    alone = {done.cell.seed: done for done in Here(SystemClock()).play(grid)}
+    alone = {done.cell.seed: done for done in LocalExecutor(SystemClock()).play(grid)}
     with local_cluster(2, SystemClock()) as place:
         found = {}
         for number, done in enumerate(place.play(grid)):
@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_costs_no_cell() -> None:
 
 
 @pytest.fixture(scope="module")
-def one_worker() -> Iterator[OnDask]:
+def one_worker() -> Iterator[DaskExecutor]:
     with local_cluster(1, SystemClock()) as place:
         yield place
 
@@ -126,7 +126,9 @@ def test_clusters_of_our_own_listen_to_this_machine_alone() -> None:
     assert set(listening) == {"127.0.0.1"}
 
 
-def test_a_cell_that_breaks_on_a_worker_is_told_and_costs_no_other(one_worker: OnDask) -> None:
+def test_a_cell_that_breaks_on_a_worker_is_told_and_costs_no_other(
+    one_worker: DaskExecutor,
+) -> None:
     good, broken = cells(2)
     broken = replace(broken, warm_up_ms="soon")
     found = {done.cell.seed: done for done in one_worker.play([broken, good])}

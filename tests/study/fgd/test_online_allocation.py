@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from optsched.study.fgd.__main__ import main
-from optsched.study.fgd.plan_check import Placed, find_unplaced_that_fit
+from optsched.study.fgd.plan_check import PodPlacement, find_unplaced_that_fit
 from optsched.study.fgd.planned_allocation import (
     Slot,
     expected_pods,
@@ -66,7 +66,9 @@ def kind(workload: Workload, total: int) -> int:
     return workload.requests.worth.tolist().index(total)
 
 
-def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
+def places(
+    workload: Workload, totals: list[int], slots: list[Slot], size: int
+) -> list[PodPlacement]:
     kinds = [kind(workload, total) for total in totals]
     found = place_in_batches(workload, kinds, slots, size, np.arange(2))
     return sorted(found, key=lambda at: at.pod)
@@ -75,24 +77,24 @@ def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) 
 def test_a_pod_takes_a_slot_of_its_class(workload: Workload) -> None:
     slots = [Slot(1, kind(workload, 600), (1,)), Slot(0, kind(workload, 1000), (2,))]
     found = places(workload, [1000, 600], slots, 1)
-    assert found == [Placed(0, 0, (2,)), Placed(1, 1, (1,))]
+    assert found == [PodPlacement(0, 0, (2,)), PodPlacement(1, 1, (1,))]
 
 
 def test_a_pod_takes_a_slot_made_for_no_less(workload: Workload) -> None:
     slots = [Slot(1, kind(workload, 600), (1,))]
-    assert places(workload, [400], slots, 1) == [Placed(0, 1, (1,))]
+    assert places(workload, [400], slots, 1) == [PodPlacement(0, 1, (1,))]
 
 
 def test_in_a_batch_those_with_slots_of_their_own_come_first(workload: Workload) -> None:
     slots = [Slot(1, kind(workload, 600), (1,))]
-    assert places(workload, [400, 600], slots, 1)[0] == Placed(0, 1, (1,))
-    assert places(workload, [400, 600], slots, 2)[1] == Placed(1, 1, (1,))
+    assert places(workload, [400, 600], slots, 1)[0] == PodPlacement(0, 1, (1,))
+    assert places(workload, [400, 600], slots, 2)[1] == PodPlacement(1, 1, (1,))
 
 
 def test_slots_are_given_up_before_anybody_is_turned_away(workload: Workload) -> None:
     slots = [Slot(1, kind(workload, 1000), (d,)) for d in (0, 1)]
     found = places(workload, [2000, *[1000] * 5], slots, 1)
-    assert found[0] == Placed(0, 1, (0, 1))
+    assert found[0] == PodPlacement(0, 1, (0, 1))
     assert [at.node for at in found[1:]] == [0] * 4
 
 
@@ -105,7 +107,7 @@ def test_those_with_several_gpus_come_before_others_without_slots(workload: Work
     one_by_one = places(workload, [*[1000] * 5, 2000], [], 1)
     assert [at.pod for at in one_by_one] == [0, 1, 2, 3, 4]
     assert len(places(workload, [*[1000] * 5, 2000], [], 6)) == 5
-    assert places(workload, [*[1000] * 5, 2000], [], 6)[-1] == Placed(5, 1, (0, 1))
+    assert places(workload, [*[1000] * 5, 2000], [], 6)[-1] == PodPlacement(5, 1, (0, 1))
 
 
 def test_of_equally_good_nodes_the_one_of_the_least_rank_is_taken(workload: Workload) -> None:

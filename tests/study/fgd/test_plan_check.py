@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.study.fgd.plan_check import (
-    Placed,
+    PodPlacement,
     find_unplaced_that_fit,
     milli_of_plan,
     wrong_with_plan,
@@ -38,7 +38,12 @@ def workload(tmp_path: Path) -> Workload:
 
 
 def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
-    plan = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (3,)), Placed(4, 1, (1, 0))]
+    plan = [
+        PodPlacement(0, 0, ()),
+        PodPlacement(1, 1, ()),
+        PodPlacement(2, 0, (3,)),
+        PodPlacement(4, 1, (1, 0)),
+    ]
     assert wrong_with_plan(workload, CLASSES, plan) == []
     assert milli_of_plan(workload, CLASSES, plan) == 2600
 
@@ -46,28 +51,36 @@ def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ([Placed(0, 0, ()), Placed(1, 0, ())], "node 0 allocates 10000 m of CPU and has 8000"),
-        ([Placed(4, 1, (0, 1)), Placed(5, 1, (0, 1))], "120 MiB of memory and has 100"),
-        ([Placed(2, 0, (1,)), Placed(3, 0, (1,))], "GPU 1 of node 0 allocates 1200"),
-        ([Placed(2, 1, (2,))], "GPU 2 of node 1 allocates 600 thousandths and has 0"),
-        ([Placed(4, 0, (0, 1))], "pod 4 may not run on the GPU model of node 0"),
-        ([Placed(4, 1, (1,))], "pod 4 requests 2 GPUs and has [1]"),
-        ([Placed(4, 1, (1, 1))], "pod 4 requests 2 GPUs and has [1, 1]"),
-        ([Placed(2, 0, (0,)), Placed(2, 1, (0,))], "pod 2 is placed 2 times"),
-        ([Placed(6, 0, ())], "pod 6 is not one of the 6 pods"),
-        ([Placed(0, 2, ())], "pod 0 is on node 2, which is not one of the 2 nodes"),
-        ([Placed(2, 0, (-1,))], "pod 2 has GPUs [-1]"),
+        (
+            [PodPlacement(0, 0, ()), PodPlacement(1, 0, ())],
+            "node 0 allocates 10000 m of CPU and has 8000",
+        ),
+        ([PodPlacement(4, 1, (0, 1)), PodPlacement(5, 1, (0, 1))], "120 MiB of memory and has 100"),
+        ([PodPlacement(2, 0, (1,)), PodPlacement(3, 0, (1,))], "GPU 1 of node 0 allocates 1200"),
+        ([PodPlacement(2, 1, (2,))], "GPU 2 of node 1 allocates 600 thousandths and has 0"),
+        ([PodPlacement(4, 0, (0, 1))], "pod 4 may not run on the GPU model of node 0"),
+        ([PodPlacement(4, 1, (1,))], "pod 4 requests 2 GPUs and has [1]"),
+        ([PodPlacement(4, 1, (1, 1))], "pod 4 requests 2 GPUs and has [1, 1]"),
+        ([PodPlacement(2, 0, (0,)), PodPlacement(2, 1, (0,))], "pod 2 is placed 2 times"),
+        ([PodPlacement(6, 0, ())], "pod 6 is not one of the 6 pods"),
+        ([PodPlacement(0, 2, ())], "pod 0 is on node 2, which is not one of the 2 nodes"),
+        ([PodPlacement(2, 0, (-1,))], "pod 2 has GPUs [-1]"),
     ],
 )
-def test_what_is_wrong(workload: Workload, plan: list[Placed], said: str) -> None:
+def test_what_is_wrong(workload: Workload, plan: list[PodPlacement], said: str) -> None:
     found = wrong_with_plan(workload, CLASSES, plan)
     assert any(said in line for line in found), found
 
 
 def test_who_is_turned_away(workload: Workload) -> None:
     """The check tries every node, model and GPU, and names the first unplaced pod of a class."""
-    everybody = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (0,)), Placed(3, 0, (1,))]
-    full = [*everybody, Placed(4, 1, (0, 1))]
+    everybody = [
+        PodPlacement(0, 0, ()),
+        PodPlacement(1, 1, ()),
+        PodPlacement(2, 0, (0,)),
+        PodPlacement(3, 0, (1,)),
+    ]
+    full = [*everybody, PodPlacement(4, 1, (0, 1))]
     assert find_unplaced_that_fit(workload, CLASSES, full) == []
     assert find_unplaced_that_fit(workload, CLASSES, everybody) == [
         "pod 4 fits node 1 but is not placed"

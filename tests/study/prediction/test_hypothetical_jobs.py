@@ -12,7 +12,7 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext
 from optsched.study.prediction.hypothetical_jobs import (
-    Added,
+    AddedObjects,
     Clash,
     Predictions,
     Start,
@@ -46,7 +46,7 @@ def gang(name: str, size: int, cpu: int, on: str = "", **more: Any) -> list[dict
 def asked(objects: list[Any], added: list[Any], *, solver: bool = False) -> Predictions:
     policy = MODEL if solver else without_solver(MODEL)
     return predict(
-        objects, Added(added), PredictionSettings(policy, SessionContext(), DecodeOptions())
+        objects, AddedObjects(added), PredictionSettings(policy, SessionContext(), DecodeOptions())
     )
 
 
@@ -162,10 +162,10 @@ def test_jobs_that_are_asked_about_together_compete() -> None:
     assert sorted(answer.start for answer in found.added) == [Start.LATER, Start.NOW]
 
 
-def withheld(name: str, size: int, cpu: int) -> Added:
+def withheld(name: str, size: int, cpu: int) -> AddedObjects:
     """Return a gang whose pods are created only after its admission."""
     whole, *pods = gang(name, size, cpu, minResources={"cpu": str(size * cpu)})
-    return Added([whole], {f"ns/{name}": pods})
+    return AddedObjects([whole], {f"ns/{name}": pods})
 
 
 def test_pods_of_a_job_come_when_its_gang_is_let_in() -> None:

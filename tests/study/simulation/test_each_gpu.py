@@ -13,7 +13,7 @@ from optsched.cluster.snapshot import Queue
 from optsched.cluster.task import DeviceRequest
 from optsched.cluster.trace import Arrival, Trace
 from optsched.policy.load import load_policy
-from optsched.study.simulation.record import Bind, Finish, Move, Place, Release, Start, Stop
+from optsched.study.simulation.record import Bind, Finish, Move, Release, Start, Stop, TaskPlacement
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.effort import num_examples
 from tests.support.small import gang, node, shape
@@ -40,7 +40,7 @@ class Book:
     def __init__(self, trace: Trace) -> None:
         self._asked = {t.key: asked(t.shape) for a in trace.arrivals for t in a.gang.tasks}
         self._has = {n.name: dict(n.allocatable).get(GPU, 0) for n in trace.nodes}
-        self._nominations: dict[str, dict[str, Place]] = defaultdict(dict)
+        self._nominations: dict[str, dict[str, TaskPlacement]] = defaultdict(dict)
         self._used: dict[tuple[str, int], int] = defaultdict(int)
         self.wrong: list[str] = []
         self.num_nominations = 0
@@ -57,7 +57,7 @@ class Book:
             case Stop(job=job) | Finish(job=job):
                 self._rise(job, list(self._nominations[job]))
 
-    def _sit(self, job: str, places: Sequence[Place]) -> None:
+    def _sit(self, job: str, places: Sequence[TaskPlacement]) -> None:
         for place in places:
             self.num_nominations += 1
             number, milli = self._asked[place.task]

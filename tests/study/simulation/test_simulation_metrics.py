@@ -13,14 +13,14 @@ from optsched.cluster.trace import Arrival, Trace
 from optsched.study.simulation.record import (
     Event,
     Finish,
-    Held,
     Move,
     NodeTurn,
-    Place,
     Release,
+    SessionRun,
     Start,
     Stop,
     Submit,
+    TaskPlacement,
 )
 from optsched.study.simulation.simulation_metrics import Spread, jain_index, spread
 from tests.support.replays import measure
@@ -47,7 +47,7 @@ def submit(at: int, name: str, queue: str = "default") -> Submit:
 
 
 def start(at: int, name: str, *gpus: int, run: int = 1, on: str = "n0") -> Start:
-    return Start(at * S, f"ns/{name}", run, (Place(f"ns/{name}-w-0", on, gpus),))
+    return Start(at * S, f"ns/{name}", run, (TaskPlacement(f"ns/{name}-w-0", on, gpus),))
 
 
 def finish(at: int, name: str) -> Finish:
@@ -115,7 +115,9 @@ def test_moving_costs_what_no_checkpoint_has_kept() -> None:
     record = [
         submit(0, "a"),
         start(0, "a", 0, 1, 2, 3),
-        Move(4 * S, "ns/a", (Place("ns/a-w-0", "n1", (0, 1, 2, 3)),), "ns/x", lost_ms=2 * S),
+        Move(
+            4 * S, "ns/a", (TaskPlacement("ns/a-w-0", "n1", (0, 1, 2, 3)),), "ns/x", lost_ms=2 * S
+        ),
         finish(12, "a"),
     ]
     found = measure(replace(TWO, nodes=trace(nodes=2).nodes), record)
@@ -139,7 +141,7 @@ def test_nodes_that_are_down_have_nothing_to_offer() -> None:
 
 def test_what_gangs_hold_that_do_not_run_is_allocated_and_no_use() -> None:
     wide = trace(job("w", 0, 5, gpus=2, tasks=2), job("c", 10, 1))
-    places = [Place("ns/w-w-0", "n0", (0, 1)), Place("ns/w-w-1", "n0", (2, 3))]
+    places = [TaskPlacement("ns/w-w-0", "n0", (0, 1)), TaskPlacement("ns/w-w-1", "n0", (2, 3))]
     record = [
         submit(0, "w"),
         Start(0, "ns/w", 1, tuple(places)),
@@ -221,7 +223,9 @@ def test_distance_in_the_network() -> None:
     record = [
         submit(0, "w"),
         submit(0, "x"),
-        Start(0, "ns/w", 1, tuple(Place(f"ns/w-w-{i}", f"n{i // 2}", (i,)) for i in range(3))),
+        Start(
+            0, "ns/w", 1, tuple(TaskPlacement(f"ns/w-w-{i}", f"n{i // 2}", (i,)) for i in range(3))
+        ),
         start(0, "x", 0, on="n2"),
     ]
     found = measure(replace(given, topology=topology), record)
@@ -242,8 +246,8 @@ def test_promises_about_waiting() -> None:
 
 def test_sessions_and_their_gaps() -> None:
     record = [
-        Held(0, "greedy", 1, 0, 0, (("admission", 8, 10), ("fair share", 3, None))),
-        Held(S, "greedy", 1, 0, 0, (("admission", 0, 0),)),
+        SessionRun(0, "greedy", 1, 0, 0, (("admission", 8, 10), ("fair share", 3, None))),
+        SessionRun(S, "greedy", 1, 0, 0, (("admission", 0, 0),)),
     ]
     found = measure(TWO, record, session_seconds=[0.25, 0.75])
     assert found.sessions == 2

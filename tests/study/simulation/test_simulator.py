@@ -21,11 +21,11 @@ from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.record import (
     Event,
     Finish,
-    Held,
-    Place,
     Release,
+    SessionRun,
     Start,
     Stop,
+    TaskPlacement,
     event_of,
     line_of,
     lines,
@@ -68,14 +68,14 @@ def test_one_after_the_other() -> None:
 def test_sessions_begin_with_periods_and_only_where_something_may_change() -> None:
     events = play(trace(arrival("a", 0.2, 3.3), arrival("b", 1.7, 1)), period_ms=1000)
     assert times(events, Start) == {"a": [1], "b": [5]}
-    held = [e.at_ms / S for e in events if isinstance(e, Held)]
+    held = [e.at_ms / S for e in events if isinstance(e, SessionRun)]
     assert held == [1, 2, 5]
 
 
 def test_who_waits_is_asked_about_again_when_its_turn_has_come() -> None:
     events = play(trace(arrival("a", 0, 100), arrival("b", 0, 1, created_ms=1)))
     assert times(events, Start) == {"a": [0], "b": [100]}
-    held = [e.at_ms / S for e in events if isinstance(e, Held)]
+    held = [e.at_ms / S for e in events if isinstance(e, SessionRun)]
     assert held[:3] == [0, 1, 60]
     assert held[-1] == 100
 
@@ -146,7 +146,7 @@ def test_what_has_been_saved_is_known_to_sessions() -> None:
     simulation = Simulation(trace(arrival("a", 0, 10, annotations=saves)), policy())
     assert simulation.step()
     simulation.now_ms = 3 * S
-    simulation._happen(3 * S)
+    simulation._process_events(3 * S)
     (task,) = simulation.cluster.snapshot(3 * S).gangs[0].tasks
     assert task.saved_ms == 3 * S
     assert simulation.cluster.snapshot(3 * S).nodes[0].residents == (task,)
@@ -180,9 +180,9 @@ def test_gpus_are_told_apart() -> None:
     last = Arrival(6 * S, gang("c", ("w", 1, shape(1, gpu=3))), 1 * S)
     starts = [e for e in play(trace(pair, one, last)) if isinstance(e, Start)]
     assert [e.places for e in starts] == [
-        (Place("ns/a-w-0", "n0", (0, 1)),),
-        (Place("ns/b-w-0", "n0", (2,)),),
-        (Place("ns/c-w-0", "n0", (0, 1, 3)),),
+        (TaskPlacement("ns/a-w-0", "n0", (0, 1)),),
+        (TaskPlacement("ns/b-w-0", "n0", (2,)),),
+        (TaskPlacement("ns/c-w-0", "n0", (0, 1, 3)),),
     ]
 
 
@@ -265,8 +265,8 @@ def test_snapshots_made_of_parts_are_those_made_at_once(seed: int) -> None:
 @pytest.mark.parametrize("seed", nightly_except(range(2), [1]))
 def test_no_gpu_is_given_twice_and_no_node_is_overfull(seed: int) -> None:
     given = busy(seed)
-    where: dict[str, dict[str, Place]] = {}
-    staying: list[tuple[int, Place]] = []
+    where: dict[str, dict[str, TaskPlacement]] = {}
+    staying: list[tuple[int, TaskPlacement]] = []
     grace = {a.gang.key: a.grace_ms for a in given.arrivals}
     shapes = {t.key: t.shape for a in given.arrivals for t in a.gang.tasks}
     for event in played(seed):
@@ -347,7 +347,7 @@ def test_sessions_without_explanations_decide_alike(name: str) -> None:
         events = simulation.step()
         if events is None:
             break
-        if not any(isinstance(event, Held) for event in events):
+        if not any(isinstance(event, SessionRun) for event in events):
             continue
         last, plan = simulation._last, simulation.last_plan
         assert last is not None
