@@ -22,7 +22,7 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # Whether a moved process keeps it on its initial machine.
+    is_transient: bool  # Whether a moved process keeps its request on its initial machine.
     load_weight: int  # Cost per unit of usage above a machine's safety capacity.
 
 
