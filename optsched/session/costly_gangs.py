@@ -66,6 +66,26 @@ TOO_MANY: Final = Reason(
     "this job",
 )
 
+_KEPT: Final = frozenset(
+    {
+        ReasonCode.IMPOSSIBLE,
+        ReasonCode.CAPABILITY,
+        ReasonCode.DESERVED,
+        ReasonCode.GUARANTEE,
+        ReasonCode.MIN_RESOURCES,
+        ReasonCode.OVERCOMMITTED,
+        ReasonCode.QUOTA,
+        ReasonCode.PREDICATES,
+        ReasonCode.RESOURCES,
+        ReasonCode.RESERVED,
+        ReasonCode.FRAGMENTED,
+        ReasonCode.TOPOLOGY,
+        ReasonCode.RELATIONS,
+        ReasonCode.OUTRANKED,
+    }
+)
+"""The reasons that a deferred gang keeps; other reasons end as soon as an object changes."""
+
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
     "its pods have many terms of affinity and spread, terms that select many pods, volume claims "
@@ -228,6 +248,32 @@ def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
 
 def _has_begun(gang: Gang) -> bool:
     return any(t.nominated_node or t.status.counts_as_ready for t in gang.tasks)
+
+
+def keep_reasons(
+    pending: Mapping[str, Reason], earlier: Mapping[str, Reason]
+) -> Mapping[str, Reason]:
+    """Return the pending reasons; a deferred gang keeps its earlier reason about capacity.
+
+    Thousands of gangs may be deferred in turn. If each turn changed their reasons, the scheduler
+    would write their statuses and events in each turn.
+
+    Parameters
+    ----------
+    pending
+        The reasons of the last session, keyed by gang.
+    earlier
+        The reasons that this function returned for the session before.
+
+    """
+    if LEFT not in pending.values() and TOO_MANY not in pending.values():
+        return pending
+    return {
+        key: earlier[key]
+        if reason in (LEFT, TOO_MANY) and key in earlier and earlier[key].code in _KEPT
+        else reason
+        for key, reason in pending.items()
+    }
 
 
 def count_left_gangs(problem: Problem) -> int:

@@ -319,13 +319,16 @@ def _swap(path: Path, text: str) -> None:
 
 
 def test_a_session_leaves_the_jobs_for_which_it_has_no_time_to_later_ones(site: Site) -> None:
-    """Within 100 ms and a budget of 20 ms, a session considers about 480 different pods."""
+    """Within 100 ms and a budget of 20 ms, a session considers about 480 different pods.
+
+    Pods that a session has considered keep their reason in later sessions without them.
+    """
     site.nodes(1)
     other = site.queue("other")
     policy = site.file("policy.yaml", HURRIED)
     for number in range(600):
         site.pod(f"many-{number}", cpus=100, memory=f"{number + 1}Mi")
-    scheduler = site.scheduler("--config", str(policy))
+    site.scheduler("--config", str(policy))
     events = f"/api/v1/namespaces/{site.name}/events"
     until(
         lambda: [e for e in site.api.items(events) if TOO_MANY in e["message"]],
@@ -333,4 +336,17 @@ def test_a_session_leaves_the_jobs_for_which_it_has_no_time_to_later_ones(site: 
     )
     site.gang("small", 1, queue=other)
     site.await_bound("small", 1)
-    assert scheduler.metric(SESSIONS) > 1
+
+    def reasons() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for event in sorted(
+            site.api.items(events), key=lambda e: e["metadata"]["creationTimestamp"]
+        ):
+            if event["reason"] == "Unschedulable":
+                name, code = event["involvedObject"]["name"], event["message"].partition(":")[0]
+                found.setdefault(name, []).append(code)
+        return found
+
+    once, both = ["Impossible"], ["WaitsForItsTurn", "Impossible"]
+    until(lambda: both in reasons().values(), "a later session considers some of these pods")
+    assert {tuple(codes) for codes in reasons().values()} <= {tuple(once), tuple(both), (both[0],)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.formats.codec.pods.task_shape import MOST_TERMS
 from optsched.formats.snapshots.assembly import assemble
@@ -24,6 +25,7 @@ from optsched.session.costly_gangs import (
     STEPS_PER_MS,
     TOO_MANY,
     TURN_MS,
+    keep_reasons,
     without_costly_gangs,
     without_excess_gangs,
 )
@@ -355,3 +357,26 @@ def test_excess_gangs_say_so_and_wait_for_a_later_session() -> None:
     assert ask_again_ms(plan, 5) == NUMBER_TURN_MS
     whole = run_session(snapshot, POLICY, SessionContext()).plan
     assert TOO_MANY not in whole.pending.values()
+
+
+FULL = Reason(ReasonCode.RESOURCES, "no node has 4 CPUs")
+
+
+@pytest.mark.parametrize("deferred", [TOO_MANY, LEFT], ids=["too many", "costly"])
+def test_a_deferred_gang_keeps_its_reason_until_a_session_considers_it(deferred: Reason) -> None:
+    first = keep_reasons({"ns/a": FULL, "ns/b": deferred}, {})
+    assert first == {"ns/a": FULL, "ns/b": deferred}
+    second = keep_reasons({"ns/a": deferred, "ns/b": FULL}, first)
+    assert second == {"ns/a": FULL, "ns/b": FULL}
+    better = Reason(ReasonCode.FRAGMENTED, "4 CPUs are on several nodes")
+    assert keep_reasons({"ns/a": better, "ns/b": deferred}, second) == {
+        "ns/a": better,
+        "ns/b": FULL,
+    }
+    assert keep_reasons({"ns/b": deferred}, second) == {"ns/b": FULL}
+
+
+def test_a_deferred_gang_keeps_no_reason_that_may_have_ended() -> None:
+    """Pods that are still missing may have been created since."""
+    missing = Reason(ReasonCode.NOT_ENOUGH_TASKS, "1 of 2 pods exist")
+    assert keep_reasons({"ns/a": TOO_MANY}, {"ns/a": missing}) == {"ns/a": TOO_MANY}

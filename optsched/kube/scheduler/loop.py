@@ -27,16 +27,17 @@ from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.tree_shares import find_half_life
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.session import snapshot_equivalence
+from optsched.session.costly_gangs import keep_reasons
 from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
 from optsched.session.warm_start import WarmStart, limits_between_sessions, without_evictions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from optsched.api.kinds import Ref
     from optsched.cluster.decisions import Plan
-    from optsched.cluster.reasons import Flaw
+    from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.snapshot import Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.cache.follower import Follower
@@ -123,6 +124,7 @@ class _Term:
     `number` is the term's number (`Leadership.term`), or 0 while another process may lead.
     `may_search_on` is true if a session has run since the last search between sessions.
     `created_ms` maps each missing built-in queue to the time of the last attempt to create it.
+    `reasons` maps each pending gang to the reason that is reported for it.
     """
 
     number: int = 0
@@ -132,6 +134,7 @@ class _Term:
     warm_start: WarmStart | None = None
     may_search_on: bool = False
     created_ms: dict[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -361,6 +364,7 @@ class Scheduler:
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.last_session = self._summarize_session(snapshot, policy, report, repeats)
+        self._term.reasons = keep_reasons(report.plan.pending, self._term.reasons)
         # Another process may have led between two terms, so the next term makes a new plan.
         if self._leads() and self._term is term:
             for action in report.plan.actions:
@@ -518,7 +522,7 @@ class Scheduler:
             return
         plan = last_session.plan
         enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
-        outcome = Outcome(deps.cache.snapshot(now_ms), plan.pending, enqueued)
+        outcome = Outcome(deps.cache.snapshot(now_ms), self._term.reasons, enqueued)
         for patch in self._term.statuses.patches(outcome, deps.cache.group, deps.cache.queues):
             deps.writes.enqueue(patch.ref, patch)
         shard = shard_patch(last_session.snapshot.sharding, deps.cache.shards, now_ms)
