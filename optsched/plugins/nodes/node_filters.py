@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Fits(Rule):
-    """Rule: on each node, the total request of each resource is at most its allocatable amount."""
+    """Rule: the total request of the tasks on a node is at most the node's allocatable amount."""
 
     name = "fits"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,19 +51,9 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Maximum number of (gang shape, domain) choices for which node classes distinguish domains."""
+"""Maximum number of allowed domains, over all gang shapes, for a model with node classes."""
 
 _SHOWN = 3
-
-
-class EvictionDomains(NamedTuple):
-    """Node sets, as masks (N,), within one of which all tasks of a gang must be placed.
-
-    `are_all` is True if the gang may use no other node set.
-    """
-
-    masks: Sequence[Bool]
-    are_all: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,9 +121,12 @@ class NetworkTopology(Rule):
 
     # --- evictions -------------------------------------------------------------------------------
 
-    def find_eviction_domains(self, problem: Problem, gang: int) -> EvictionDomains | None:
-        """Return up to `most_cleared` of a gang's widest allowed domains, largest first.
+    def find_eviction_domains(
+        self, problem: Problem, gang: int
+    ) -> tuple[Sequence[Bool], bool] | None:
+        """Return masks (N,) of up to `most_cleared` of a gang's widest allowed domains.
 
+        The largest domain comes first. The Boolean is True if the gang may use no further domain.
         Returns None if the gang may use all nodes.
         """
         topology = problem.topology
@@ -147,7 +140,7 @@ class NetworkTopology(Rule):
         size = forest.sums(np.ones(problem.num_nodes, np.int64))[domains]
         order = np.lexsort((forest.rank[domains], -size))[: self.most_cleared]
         masks = [forest.inside(d) for d in domains[order].tolist()]
-        return EvictionDomains(masks, len(masks) == len(domains))
+        return masks, len(masks) == len(domains)
 
     # --- scores ----------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class GangPreemption:
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
         masks = [np.ones(len(self._running), np.bool_)]
         if domains is not None:
-            masks = [mask[self._running.node_of] for mask in domains.masks]
+            masks = [mask[self._running.node_of] for mask in domains[0]]
         for within in masks[: how.max_domains]:
             if self._evict_until_placed(
                 gang, self._units(gang, action, candidates_of(gang) & within, how), nominate

@@ -91,11 +91,11 @@ class EvictionCompiler:
 
     # --- one eviction problem --------------------------------------------------------------------
 
-    def list_domains(self, gang: int) -> tuple[list[Bool | None], bool]:
+    def list_domains(self, gang: int) -> tuple[Sequence[Bool | None], bool]:
         """Return the masks of nodes to search for victims, and whether they cover all domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
-        return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
+        return ([None], True) if domains is None else domains
 
     def compile_minimum(
         self, gang: int, state: EvictionState, within: Bool | None = None
