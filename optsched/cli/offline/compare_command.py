@@ -22,19 +22,18 @@ from optsched.cli.base.path_arguments import (
     ModelSource,
     OutputPath,
     TraceSource,
-    check_folder,
-    check_outputs,
     is_standard,
     make_folder,
 )
-from optsched.cli.base.session_context import files_of_plugins, shelf_of
+from optsched.cli.base.session_context import shelf_of
 from optsched.cli.offline.replay_options import (
+    ReplayOptions,
+    check_files,
     describe_unmeasured,
-    files_of_traces,
     replay_options,
     show_problems,
 )
-from optsched.cli.offline.report_page import check_report, report_option, write_report
+from optsched.cli.offline.report_page import report_option, write_report
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -165,25 +164,15 @@ FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class CompareOptions:
+class CompareOptions(ReplayOptions):
     """Values of the command line options; the help of `compare` describes them."""
 
     traces: tuple[str, ...]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
-    solver: str | None
-    trace_format: str | None
-    nodes: Path | None
-    simulation: Options
-    warm_up: int
-    out: Path | None
     workers: int | None
     dask: str | None
     tls: Tls
-    report: Path | None
-    form: str
-    plugins_dir: Path | None
-    strict: bool
 
 
 _MOST_DIGITS: Final = 18
@@ -251,8 +240,6 @@ def compare(
     dask_ca: Path | None,
     dask_cert: Path | None,
     dask_key: Path | None,
-    period: int | None,
-    until: int | None,
     **flags: Any,  # noqa: ANN401  click checks them
 ) -> None:
     """Compare models on TRACES.
@@ -263,10 +250,14 @@ def compare(
     a replay failed or a file could not be written, 2 for bad input, and 130 after Ctrl-C.
     """
     tls = Tls(dask_ca, dask_cert, dask_key)
-    simulation = Options(period_ms=period, until_ms=until)
-    options = CompareOptions(tls=tls, simulation=simulation, **flags)
+    options = CompareOptions(tls=tls, **flags)
     console = remarks()
-    _check_flags(options)
+    for option, given in (("--model", options.models), ("TRACES", options.traces)):
+        twice = [name for name, number in Counter(given).items() if number > 1]
+        if twice:
+            raise click.UsageError(f"{option}: {twice[0]} is given more than once")
+    certificates = [path for path in (tls.ca, tls.cert, tls.key) if path is not None]
+    check_files(options, options.traces, options.models, (JSON, CSV, GPU_HOURS), certificates)
     try:
         cells = _build_cells(console, options)
         if options.out is not None:
@@ -305,33 +296,6 @@ def compare(
         sys.exit(FAILED)
 
 
-def _check_flags(flags: CompareOptions) -> None:
-    """Reject duplicate traces or models, and outputs that would overwrite an input."""
-    for option, given in (("--model", flags.models), ("TRACES", flags.traces)):
-        twice = [name for name, number in Counter(given).items() if number > 1]
-        if twice:
-            raise click.UsageError(f"{option}: {twice[0]} is given more than once")
-    check_folder("--out", flags.out)
-    tls = flags.tls
-    inputs = [
-        *files_of_traces(flags.traces, flags.trace_format),
-        *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
-        *files_of_plugins(flags.plugins_dir),
-        *map(Path, flags.models),
-        *(each for each in (tls.ca, tls.cert, tls.key) if each is not None),
-    ]
-    check_outputs(
-        {
-            "--report": [] if flags.report is None else [flags.report],
-            "--out": [flags.out / n for n in (JSON, CSV, GPU_HOURS)] if flags.out else [],
-        },
-        inputs,
-    )
-    if is_standard(flags.report) and flags.form != TABLE:
-        raise click.UsageError("-o and --report - both write to the standard output")
-    check_report(flags.report)
-
-
 # --- the grid ------------------------------------------------------------------------------------
 
 
@@ -346,11 +310,11 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
     given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
     problems = list({str(p): None for each in given.values() for p in each.problems})
     show_problems(console, problems, strict=flags.strict)
-    until_ms = flags.simulation.until_ms
+    simulation = Options(period_ms=flags.period, until_ms=flags.until)
     for each in given.values():
-        if remark := describe_unmeasured(each.trace, flags.warm_up, until_ms):
+        if remark := describe_unmeasured(each.trace, flags.warm_up, flags.until):
             print_text(console, remark, "yellow")
-    return cells_of(policies, given, flags.simulation, flags.warm_up)
+    return cells_of(policies, given, simulation, flags.warm_up)
 
 
 @contextmanager

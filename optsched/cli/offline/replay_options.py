@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from pathlib import Path
@@ -13,8 +14,16 @@ import click
 
 from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.options import solver_option
-from optsched.cli.base.path_arguments import InputPath, Source
+from optsched.cli.base.options import TABLE, solver_option
+from optsched.cli.base.path_arguments import (
+    InputPath,
+    Source,
+    check_folder,
+    check_outputs,
+    is_standard,
+)
+from optsched.cli.base.session_context import files_of_plugins
+from optsched.cli.offline.report_page import check_report
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import files_of
 from optsched.formats.traces.gavel import THROUGHPUTS
@@ -112,6 +121,52 @@ _OPTIONS: Final = (
         help="Python files in this folder are plugins that models may name.",
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Values of the options that `simulate` and `compare` share; their help describes them."""
+
+    solver: str | None
+    trace_format: str | None
+    nodes: Path | None
+    period: int | None
+    until: int | None
+    warm_up: int
+    out: Path | None
+    report: Path | None
+    form: str
+    plugins_dir: Path | None
+    strict: bool
+
+
+def check_files(
+    options: ReplayOptions,
+    traces: Sequence[str],
+    models: Iterable[str],
+    names: Iterable[str],
+    more_inputs: Iterable[Path] = (),
+) -> None:
+    """Reject outputs that would overwrite an input, and unwritable reports.
+
+    `names` are the names of the files that the command writes to the folder `--out`.
+    """
+    check_folder("--out", options.out)
+    inputs = [
+        *files_of_traces(traces, options.trace_format),
+        *(files_of_traces([str(options.nodes)], None) if options.nodes else []),
+        *files_of_plugins(options.plugins_dir),
+        *map(Path, models),
+        *more_inputs,
+    ]
+    outputs = {
+        "--report": [] if options.report is None else [options.report],
+        "--out": [] if options.out is None else [options.out / name for name in names],
+    }
+    check_outputs(outputs, inputs)
+    if is_standard(options.report) and options.form != TABLE:
+        raise click.UsageError("-o and --report - both write to the standard output")
+    check_report(options.report)
 
 
 def show_problems(console: Console, problems: Sequence[str], *, strict: bool) -> None:

@@ -22,22 +22,20 @@ from optsched.cli.base.path_arguments import (
     ModelSource,
     OutputPath,
     TraceSource,
-    check_folder,
-    check_outputs,
     is_standard,
     make_folder,
     single_model,
 )
-from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
+from optsched.cli.base.session_context import keep_for_good, policy_of
 from optsched.cli.offline.replay_options import (
+    ReplayOptions,
+    check_files,
     describe_unmeasured,
-    files_of_traces,
     replay_options,
     show_problems,
 )
 from optsched.cli.offline.report_page import (
     base_definition,
-    check_report,
     report_option,
     write_report,
 )
@@ -143,24 +141,13 @@ _EVERY: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class SimulateOptions:
+class SimulateOptions(ReplayOptions):
     """Values of the command line options; `simulate --help` describes them."""
 
     model: str
-    solver: str | None
-    trace_format: str | None
-    nodes: Path | None
-    period: int | None
-    until: int | None
-    warm_up: int
     seed: int
-    out: Path | None
     checkpoint: int
     resume: bool
-    report: Path | None
-    form: str
-    plugins_dir: Path | None
-    strict: bool
 
 
 @click.command()
@@ -204,23 +191,7 @@ def simulate(trace: str, **options: Any) -> None:  # noqa: ANN401  click checks 
         raise click.UsageError(
             "--resume needs the folder of the stopped replay: name it with --out"
         )
-    check_folder("--out", flags.out)
-    names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
-    check_outputs(
-        {
-            "--report": [] if flags.report is None else [flags.report],
-            "--out": [] if flags.out is None else [flags.out / name for name in names],
-        },
-        [
-            *files_of_traces([trace], flags.trace_format),
-            *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
-            *files_of_plugins(flags.plugins_dir),
-            Path(flags.model),
-        ],
-    )
-    if is_standard(flags.report) and flags.form != TABLE:
-        raise click.UsageError("-o and --report - both write to the standard output")
-    check_report(flags.report)
+    check_files(flags, [trace], [flags.model], (RECORD, RESULT, GPU_HOURS, CHECKPOINT))
     policy = policy_of(console, flags.model, flags.solver, flags.plugins_dir)
     try:
         given = read_given(trace, flags.trace_format, flags.nodes)
