@@ -36,7 +36,7 @@ from optsched.kube.controllers import process as controllers_process
 from optsched.kube.runtime.timing import SystemClock
 from optsched.kube.scheduler import process as scheduler_process
 from optsched.local.kubectl import node_manifest
-from optsched.policy.catalogue import Shelf
+from optsched.policy.catalogue import PluginSource
 from optsched.policy.load import PolicyWatch
 from optsched.units import format_time
 from tests.kube.fakes import merged
@@ -435,7 +435,9 @@ class Processes:
         """
         policy = folder / "policy.conf"
         policy.write_text(POLICY)
-        watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
+        watch = PolicyWatch(
+            model or str(policy), Path.read_text, PluginSource(folder, lambda _: ())
+        )
         pods = DecodeOptions(loners=BarePodRules.WAIT)
         settings = scheduler_process.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
         client: Any = cluster

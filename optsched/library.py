@@ -35,7 +35,7 @@ from optsched.formats.snapshots.instance_files import (
 from optsched.formats.solve_result import SolveResult
 from optsched.kube.runtime.timing import SystemClock
 from optsched.policy import load
-from optsched.policy.catalogue import Shelf
+from optsched.policy.catalogue import PluginSource
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import Policy
 from optsched.problem.compile import compile_problem as compile_snapshot
@@ -512,7 +512,7 @@ def load_policy(model: str | Path) -> Policy:
 
     """
     _check_model(model, f"the name of a model or {_PATH}")
-    return load.load_policy(str(model), lambda path: path.read_text("utf-8"), Shelf())
+    return load.load_policy(str(model), lambda path: path.read_text("utf-8"), PluginSource())
 
 
 # --- deciding ------------------------------------------------------------------------------------

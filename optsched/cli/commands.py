@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from optsched.cli import legacy
-from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED
 from optsched.cli.base.connection import Exit
 from optsched.cli.base.console import echo
 from optsched.cli.base.options import current_names
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TERMINATED: Final = 143
 _FLOWS: Final = ("jobflow", "jobtemplate")
-_SEARCH: Final = (0, BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED)
+_SEARCH: Final = (0, BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED)
 _READS: Final = (
     *(0, Exit.FAILED.value, Exit.USAGE.value, Exit.NOT_FOUND.value),
     *(Exit.DENIED.value, Exit.UNREACHABLE.value),

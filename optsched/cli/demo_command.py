@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optsched.cli.base.connection import Exit
-from optsched.cli.base.console import PlainConsole, print_text, remarks
+from optsched.cli.base.console import PlainConsole, print_text, stderr
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.local.assets import AssetsError, require, shipped
 from optsched.local.components import Options
@@ -77,7 +77,7 @@ def demo(*, emulated: bool) -> None:
     console.print()
     console.print(table)
     if not all(_as_expected(least, last) for _, least, last in results):
-        print_text(remarks(), _NOT_AS_EXPECTED, "red")
+        print_text(stderr(), _NOT_AS_EXPECTED, "red")
         sys.exit(Exit.FAILED)
 
 

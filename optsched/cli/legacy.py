@@ -14,24 +14,24 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE, Ref
-from optsched.cli.base.command_errors import EndingCommand
-from optsched.cli.base.connection import call_cluster, cluster_options, listed, read
+from optsched.cli.base.command_errors import ExitCodeCommand
+from optsched.cli.base.connection import call_cluster, cluster_options, list_kind, read_object
 from optsched.cli.base.options import output_option, show_list
 from optsched.cli.base.table_columns import OLD_QUEUES
 from optsched.cli.live.job_commands import (
     ABORT,
     RESUME,
-    order,
-    remove,
+    create_jobs,
+    delete_job,
+    send_command,
     show_job,
     show_jobs,
-    submit,
 )
 from optsched.cli.live.manifests import AMOUNTS, COUNT, DEFAULT_AMOUNTS, JobFlags, job_manifest
-from optsched.cli.live.target_names import Target, check_name, names_of, single_name
+from optsched.cli.live.target_names import Target, check_name, complete_names, single_name
 
 if TYPE_CHECKING:
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.cli.base.options import Command
 
 NAMESPACE_VARIABLE: Final = "VOLCANO_DEFAULT_JOB_NAMESPACE"
@@ -54,7 +54,7 @@ def _target_options(command: Command) -> Command:
 
     @_namespace
     @click.option("-n", "--name", default="", help="Name of the job.")
-    @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(JOB))
+    @click.argument("positional", metavar="NAME", default="", shell_complete=complete_names(JOB))
     @functools.wraps(command)
     def wrapped(name: str, namespace: str, positional: str, **flags: Any) -> Any:  # noqa: ANN401
         target = Target(single_name((positional, name), "names"), check_name(namespace))
@@ -71,7 +71,7 @@ def _require_name(target: Target) -> Target:
     return target
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -83,7 +83,7 @@ def _require_name(target: Target) -> Target:
 @click.option("-L", "--limits", type=AMOUNTS, show_default="the requests")
 @click.option("-S", "--scheduler", envvar=SCHEDULER_VARIABLE, default="volcano", show_default=True)
 @click.option("-c", "--command", default="", help="Command line of the container.")
-def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa: ANN401
+def vsub(connection: Connection, form: str, target: Target, **flags: Any) -> None:  # noqa: ANN401
     """Create a job.
 
     The environment variables VOLCANO_DEFAULT_IMAGE, VOLCANO_SCHEDULER_NAME and
@@ -91,40 +91,40 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
     """
     namespace = target.namespace or os.environ.get(NAMESPACE_VARIABLE, "")
     job = job_manifest(JobFlags(name=_require_name(target).name, **flags), namespace)
-    submit(place, form, [job], namespace)
+    create_jobs(connection, form, [job], namespace)
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
 @_target_options
-def vcancel(place: Place, form: str, target: Target) -> None:
+def vcancel(connection: Connection, form: str, target: Target) -> None:
     """Delete a job and its pods."""
-    remove(place, form, _require_name(target), "cancel")
+    delete_job(connection, form, _require_name(target), "cancel")
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
 @_target_options
-def vsuspend(place: Place, form: str, target: Target) -> None:
+def vsuspend(connection: Connection, form: str, target: Target) -> None:
     """Suspend a job: delete its pods until the job is resumed."""
-    order(place, form, _require_name(target), ABORT)
+    send_command(connection, form, _require_name(target), ABORT)
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
 @_target_options
-def vresume(place: Place, form: str, target: Target) -> None:
+def vresume(connection: Connection, form: str, target: Target) -> None:
     """Resume a suspended job."""
-    order(place, form, _require_name(target), RESUME)
+    send_command(connection, form, _require_name(target), RESUME)
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -132,27 +132,31 @@ def vresume(place: Place, form: str, target: Target) -> None:
 @click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option("--selector", default="", help="Only jobs whose names contain this text.")
-def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **which: str) -> None:
+def vjobs(
+    connection: Connection, form: str, target: Target, *, all_namespaces: bool, **which: str
+) -> None:
     """Show one job, or list jobs."""
     if target.name:
-        show_job(place, form, target)
+        show_job(connection, form, target)
     else:
-        show_jobs(place, form, None if all_namespaces else target.namespace, which)
+        show_jobs(connection, form, None if all_namespaces else target.namespace, which)
 
 
-@click.command(cls=EndingCommand, context_settings=_SETTINGS)
+@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
-@click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
+@click.argument("positional", metavar="NAME", default="", shell_complete=complete_names(QUEUE))
 @click.option("-n", "--name", default="", help="Name of the queue.")
-def vqueues(place: Place, form: str, positional: str, name: str) -> None:
+def vqueues(connection: Connection, form: str, positional: str, name: str) -> None:
     """Show one queue, or list all queues."""
     wanted = single_name((positional, name), "names")
     if wanted:
-        found = [call_cluster(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]
+        found = [
+            call_cluster(connection, lambda client: read_object(client, Ref(QUEUE, "", wanted)))
+        ]
     else:
-        found = call_cluster(place, lambda client: listed(client, QUEUE))
+        found = call_cluster(connection, lambda client: list_kind(client, QUEUE))
     show_list(QUEUE, found, form, OLD_QUEUES)
 
 

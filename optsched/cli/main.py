@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import click
 
 from optsched import __version__
-from optsched.cli.base.command_errors import EndingCommand, Group
+from optsched.cli.base.command_errors import ExitCodeCommand, Group
 
 
-class Entry(NamedTuple):
+class LazyCommand(NamedTuple):
     """The module and help summary of a command, which are known before its module is imported."""
 
     module: str
@@ -19,62 +19,62 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Final = {
-    "compare": Entry("optsched.cli.offline.compare_command", "Compare models on TRACES."),
-    "completion": Entry("optsched.cli.version", "Print a shell completion script."),
-    "controllers": Entry(
+    "compare": LazyCommand("optsched.cli.offline.compare_command", "Compare models on TRACES."),
+    "completion": LazyCommand("optsched.cli.version", "Print a shell completion script."),
+    "controllers": LazyCommand(
         "optsched.cli.services.controllers", "Run the controllers of queues, jobs and PodGroups."
     ),
-    "demo": Entry(
+    "demo": LazyCommand(
         "optsched.cli.demo_command",
         "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes with 4 CPUs.",
     ),
-    "gpu-hours": Entry(
+    "gpu-hours": LazyCommand(
         "optsched.cli.offline.gpu_hours_command",
         "Report the GPU hours of FOLDER by queue and user.",
     ),
-    "job": Entry(
+    "job": LazyCommand(
         "optsched.cli.live.job_commands",
         "Run, list, view, watch, suspend, resume and delete batch jobs.",
     ),
-    "jobflow": Entry(
+    "jobflow": LazyCommand(
         "optsched.cli.live.jobflow_commands", "Manage JobFlows: graphs of dependent jobs."
     ),
-    "jobtemplate": Entry(
+    "jobtemplate": LazyCommand(
         "optsched.cli.live.jobflow_commands",
         "Manage JobTemplates, from which JobFlows create jobs.",
     ),
-    "local": Entry(
+    "local": LazyCommand(
         "optsched.cli.local_command",
         "Run a Kubernetes control plane on this machine, with emulated nodes.",
     ),
-    "pod": Entry("optsched.cli.live.pod_commands", "List the pods of jobs and queues."),
-    "queue": Entry(
+    "pod": LazyCommand("optsched.cli.live.pod_commands", "List the pods of jobs and queues."),
+    "queue": LazyCommand(
         "optsched.cli.live.queue_commands",
         "List, show, create, open, close, change and delete queues.",
     ),
-    "scheduler": Entry(
+    "scheduler": LazyCommand(
         "optsched.cli.services.scheduler",
         "Run the scheduler for the pods that name it, next to kube-scheduler.",
     ),
-    "simulate": Entry(
+    "simulate": LazyCommand(
         "optsched.cli.offline.simulate_command",
         "Replay TRACE in virtual time with the sessions of the live scheduler.",
     ),
-    "snapshot": Entry(
+    "snapshot": LazyCommand(
         "optsched.cli.live.snapshot_command", "Write the cluster objects that a scheduler reads."
     ),
-    "solve": Entry(
+    "solve": LazyCommand(
         "optsched.cli.offline.solve_command",
         "Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.",
     ),
-    "version": Entry(
+    "version": LazyCommand(
         "optsched.cli.version", "Print the version of optsched and the API versions that it reads."
     ),
-    "webhook": Entry(
+    "webhook": LazyCommand(
         "optsched.cli.services.webhook",
         "Run the admission webhook, which reviews objects before they are stored.",
     ),
-    "what-if": Entry(
+    "what-if": LazyCommand(
         "optsched.cli.live.what_if_command",
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
@@ -85,7 +85,7 @@ The function of a command has the command's name, with `_` instead of `-`.
 """
 
 
-class Commands(EndingCommand, Group):
+class Commands(ExitCodeCommand, Group):
     """A command group that imports the module of a command only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -10,7 +10,7 @@ from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE
 from optsched.cli.base.command_errors import PlainCommand
 from optsched.cli.base.console import echo
-from optsched.cli.base.options import JSON, NAME, YAML, output_option, written
+from optsched.cli.base.options import JSON, NAME, YAML, format_document, output_option
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -22,7 +22,7 @@ def version(form: str) -> None:
     if form == NAME:
         echo(__version__)
     elif form in (JSON, YAML):
-        echo(written({words[0]: words[2] for words in _list_facts()}, form), nl=False)
+        echo(format_document({words[0]: words[2] for words in _list_facts()}, form), nl=False)
     else:
         for _, title, value in _list_facts():
             echo(f"{title + ':':17}{value}")

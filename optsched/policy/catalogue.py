@@ -125,7 +125,7 @@ Actions and arguments have the same names as in Volcano (`pkg/scheduler/actions`
 # --- custom plugins and actions ------------------------------------------------------------------
 
 
-class Entry(Protocol):
+class EntryPoint(Protocol):
     """An entry point with the attributes of `importlib.metadata.EntryPoint`."""
 
     @property
@@ -145,7 +145,7 @@ def _no_files(folder: Path) -> Files:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class PluginSource:
     """The folder and the entry points from which custom plugins and actions are loaded.
 
     Attributes
@@ -163,8 +163,8 @@ class Shelf:
 
     folder: Path | None = None
     read: Callable[[Path], Files] = _no_files
-    entries: Sequence[Entry] = ()
-    action_entries: Sequence[Entry] = ()
+    entries: Sequence[EntryPoint] = ()
+    action_entries: Sequence[EntryPoint] = ()
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
@@ -264,10 +264,10 @@ class Catalogue:
     """
 
     plugins: Mapping[str, Plugin]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, EntryPoint]
     warnings: tuple[Problem, ...]
     actions: Mapping[str, Action]
-    action_entries: Mapping[str, Entry]
+    action_entries: Mapping[str, EntryPoint]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ class Catalogue:
 
 
 def _load_entry(
-    entry: Entry,
+    entry: EntryPoint,
     group: str,
     taken: Mapping[str, _Kind],
     find_mistake: Callable[[object, Mapping[str, _Kind]], tuple[str, str] | None],
@@ -495,10 +495,10 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 
 
 def _drop_duplicates(
-    entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
-) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
+    entries: Sequence[EntryPoint], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
+) -> tuple[dict[str, EntryPoint], tuple[Problem, ...]]:
     """Return the entry points whose names are not in `found`, and a warning per duplicate name."""
-    kept: dict[str, Entry] = {}
+    kept: dict[str, EntryPoint] = {}
     warnings: list[Problem] = []
     for entry in entries:
         if entry.name not in found:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from optsched.policy.catalogue import Shelf
+from optsched.policy.catalogue import PluginSource
 from optsched.policy.diagnostic import Findings, PolicyError, Problem, nearest
 from optsched.policy.located import read_tree
 from optsched.policy.policy_formats import API_VERSION, KIND, policy_of_model, policy_of_volcano
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MODELS = "optsched.models"
 _SUFFIX = ".yaml"
 _SHIPPED = "model "
-_EMPTY = Shelf()
+_EMPTY = PluginSource()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
@@ -55,15 +55,17 @@ def _shipped_names() -> list[str]:
     return sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX))
 
 
-def _load_shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
-    return parse_policy(_shipped_text(name), f"{_SHIPPED}{name}", shelf)
+def _load_shipped(name: str, plugins: PluginSource = _EMPTY) -> Policy:
+    return parse_policy(_shipped_text(name), f"{_SHIPPED}{name}", plugins)
 
 
 def _shipped_text(name: str) -> str:
     return files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
 
 
-def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
+def load_policy(
+    name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _EMPTY
+) -> Policy:
     """Return the policy with the given name or path.
 
     Parameters
@@ -75,7 +77,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     read
         A function that returns the text of a file. If it raises OSError or UnicodeError,
         `load_policy` raises `PolicyError`.
-    shelf
+    plugins
         The folder and the entry points from which custom plugins and actions are loaded.
 
     Raises
@@ -84,8 +86,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         If the policy is invalid or cannot be read. The exception lists all errors and warnings.
     """
     if is_shipped(name_or_path):
-        return _load_shipped(name_or_path, shelf)
-    return parse_policy(read_text(name_or_path, read), name_or_path, shelf)
+        return _load_shipped(name_or_path, plugins)
+    return parse_policy(read_text(name_or_path, read), name_or_path, plugins)
 
 
 def is_shipped(name: str) -> bool:
@@ -114,11 +116,11 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
     return Problem(path, 0, 0, "", message, likely)
 
 
-def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
+def parse_policy(text: str, source: str, plugins: PluginSource = _EMPTY) -> Policy:
     """Parse a policy from `text`, which is a model or a Volcano scheduler configuration.
 
     If `text` is invalid, raises `PolicyError` with all errors. If `text` names a plugin folder, it
-    must be the folder of `shelf`, because only the command line may decide which code is loaded.
+    must be the folder of `plugins`, because only the command line may decide which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -132,9 +134,9 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
             spot = root.value["kind"].node.spot
         findings.error(spot, _describe_unknown_format(root))
         raise PolicyError(findings.problems)
-    _check_folder(root, source, shelf, findings)
-    plugin_files = shelf.contents()
-    catalogue = shelf.catalogue(plugin_files)
+    _check_folder(root, source, plugins, findings)
+    plugin_files = plugins.contents()
+    catalogue = plugins.catalogue(plugin_files)
     parse = policy_of_model if _is_model(root) else policy_of_volcano
     policy = parse(root, source, findings, catalogue)
     warnings = (*catalogue.warnings, *policy.warnings)
@@ -154,13 +156,13 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
     return _SECRET.sub(r"\1 '***'", text)
 
 
-def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
+def _check_folder(root: Node, source: str, plugins: PluginSource, findings: Findings) -> None:
     """Raise `PolicyError` if the policy's plugin folder is not named on the command line."""
     named = _read_word(root, PLUGINS_DIR)
     if not named:
         return
     folder = Path(source).parent / named
-    if shelf.folder is not None and shelf.folder.absolute() == folder.absolute():
+    if plugins.folder is not None and plugins.folder.absolute() == folder.absolute():
         return
     spot = root.value[PLUGINS_DIR].node.spot if isinstance(root.value, dict) else root.spot
     message = f"plugins load only from the folder of --plugins-dir: write --plugins-dir {folder}"
@@ -229,18 +231,18 @@ class PolicyWatch:
     """
 
     def __init__(
-        self, name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY
+        self, name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _EMPTY
     ) -> None:
         """Load the policy, and raise `PolicyError` if it is invalid."""
         self._path = None if is_shipped(name_or_path) else name_or_path
         self._read = read
-        self._shelf = shelf
+        self._plugins = plugins
         self._seen: _Seen = ("", ())
         if self._path is None:
-            self._policy = load_policy(name_or_path, read, shelf)
+            self._policy = load_policy(name_or_path, read, plugins)
         else:
             text = read_text(self._path, read)
-            self._policy = parse_policy(text, self._path, shelf)
+            self._policy = parse_policy(text, self._path, plugins)
             self._seen = (text, self._policy.plugin_files)
 
     @property
@@ -257,13 +259,13 @@ class PolicyWatch:
             return Unchanged()
         try:
             text = read_text(self._path, self._read)
-            seen = (text, self._shelf.contents())
+            seen = (text, self._plugins.contents())
         except PolicyError as e:
             return self._reject(e.problems, e.problems)
         if seen == self._seen:
             return Unchanged()
         try:
-            self._policy = parse_policy(text, self._path, self._shelf)
+            self._policy = parse_policy(text, self._path, self._plugins)
         except PolicyError as e:
             return self._reject(seen, e.problems)
         self._seen = (text, self._policy.plugin_files)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from optsched.cli.base.options import lines_of
-from optsched.cli.base.table_columns import span
-from optsched.cli.live.describe import block, event_rows, title
+from optsched.cli.base.options import format_lines
+from optsched.cli.base.table_columns import format_span
+from optsched.cli.live.describe import event_rows, format_fields, split_words
 
 S, M, H, D = 1000, 60_000, 3_600_000, 86_400_000
 
@@ -35,7 +35,7 @@ S, M, H, D = 1000, 60_000, 3_600_000, 86_400_000
     ],
 )
 def test_times_are_said_as_kubernetes_does(ms: int, text: str) -> None:
-    assert span(ms) == text
+    assert format_span(ms) == text
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_times_are_said_as_kubernetes_does(ms: int, text: str) -> None:
     ],
 )
 def test_fields_are_said_in_words(key: str, words: str) -> None:
-    assert title(key) == words
+    assert split_words(key) == words
 
 
 def test_names_of_users_stay_as_they_are_and_lists_begin_with_names() -> None:
@@ -63,7 +63,7 @@ def test_names_of_users_stay_as_they_are_and_lists_begin_with_names() -> None:
         "empty": [],
         "tasks": tasks,
     }
-    assert list(block(value)) == [
+    assert list(format_fields(value)) == [
         "Labels:",
         "  teamName:  b",
         "Is True:  true",
@@ -106,6 +106,8 @@ def test_events_of_both_apis_have_their_times() -> None:
 
 
 def test_states_have_colours_and_nothing_else() -> None:
-    _, line = lines_of(["Name", "Phase"], [["Running", "Failed"]])
+    _, line = format_lines(["Name", "Phase"], [["Running", "Failed"]])
     assert line.plain == "Running   Failed"
-    assert [(span.start, span.end, span.style) for span in line.spans] == [(10, 16, "red")]
+    assert [
+        (format_span.start, format_span.end, format_span.style) for format_span in line.spans
+    ] == [(10, 16, "red")]

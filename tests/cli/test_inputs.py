@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.base.console import output, remarks
+from optsched.cli.base.console import stderr, stdout
 from optsched.cli.base.path_arguments import OutputPath
 from optsched.cli.commands import all_commands
 from optsched.cli.main import main
@@ -131,9 +131,9 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
 
 
 def test_texts_of_progress_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    with remarks().status("reading [/b]") as status:
+    with stderr().status("reading [/b]") as status:
         status.update("read [/b]")
-    output().print("[/b]")
+    stdout().print("[/b]")
     assert capsys.readouterr().out == "[/b]\n"
 
 
@@ -142,7 +142,7 @@ def test_progress_is_a_line_now_and_then_where_no_terminal_is(
 ) -> None:
     passed_s = [0.0]
     monkeypatch.setattr("optsched.cli.base.console.time.monotonic", lambda: passed_s[-1])
-    with remarks().status("playing") as status:
+    with stderr().status("playing") as status:
         for number, now_s in enumerate((1.0, 61.0, 62.0), start=1):
             passed_s.append(now_s)
             status.update(f"played {number}")

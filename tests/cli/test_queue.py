@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.api.kinds import COMMAND, QUEUE, Ref
-from optsched.cli.base.table_columns import in_tree, name_of
+from optsched.cli.base.table_columns import name_of, order_as_tree
 from optsched.cli.live.queue_commands import why_not_deleted
 from optsched.kube.client.errors import Forbidden, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, values
@@ -89,7 +89,7 @@ def test_every_queue_is_in_the_tree_once(parents: dict[str, str], has_root: bool
     queues = [queue(name, parent) for name, parent in parents.items()]
     if has_root:
         queues.append(queue("root"))
-    names = [name_of(obj) for obj, _ in in_tree(queues)]
+    names = [name_of(obj) for obj, _ in order_as_tree(queues)]
     assert sorted(names) == sorted([*parents, *(["root"] if has_root else [])])
     for name, parent in parents.items():
         if parent in parents and _leads_up(name, parents):

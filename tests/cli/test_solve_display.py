@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from optsched.cli.base import console as console_module
 from optsched.cli.base.console import PlainConsole
-from optsched.cli.offline.solve_display import progress_text, showing
+from optsched.cli.offline.solve_display import format_progress, show_progress
 from optsched.cluster.decisions import Progress
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PROGRESS = Progress("admission", 2.5, 10, 20)
 def shown(progress: list[Progress], *, in_lines: bool = False) -> str:
     """Return the output of a console for a list of progress updates."""
     file = io.StringIO()
-    with showing(PlainConsole(file=file), "crater", None, in_lines=in_lines) as show:
+    with show_progress(PlainConsole(file=file), "crater", None, in_lines=in_lines) as show:
         for each in progress:
             show(each)
     return file.getvalue()
@@ -53,6 +53,7 @@ def test_with_progress_a_file_gets_every_line() -> None:
 
 def test_a_progress_names_its_search() -> None:
     names = [
-        progress_text(Progress("admission", 0, 1, 1, turn)).partition(",")[0] for turn in (0, 1, 2)
+        format_progress(Progress("admission", 0, 1, 1, turn)).partition(",")[0]
+        for turn in (0, 1, 2)
     ]
     assert names == ["admission (first search)", "admission", "admission (2)"]

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optsched.cli.base.path_arguments import KeepError, check_writable, keep_text
+from optsched.cli.base.path_arguments import WriteError, check_writable, write_text
 from optsched.cli.main import main
 from optsched.cli.offline import solve_model as solving
-from optsched.cli.offline.solve_display import progress_text
+from optsched.cli.offline.solve_display import format_progress
 from optsched.cluster.decisions import Progress
 from optsched.formats.solve_result import SolveResult, checksum, read_result
 from tests.support.disk import full
@@ -153,7 +153,7 @@ def test_progress_is_a_line_for_everything_new_and_silent_otherwise() -> None:
     ],
 )
 def test_progress_says_what_is_known(progress: Progress, text: str) -> None:
-    assert progress_text(progress) == text
+    assert format_progress(progress) == text
 
 
 # --- going on ------------------------------------------------------------------------------------
@@ -236,13 +236,13 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    keep_text(path, "old")
+    write_text(path, "old")
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(KeepError, match=r"No space left on device; the previous file is kept"):
-        keep_text(path, "new")
+    with pytest.raises(WriteError, match=r"No space left on device; the previous file is kept"):
+        write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(KeepError, match="is a folder"):
+    with pytest.raises(WriteError, match="is a folder"):
         check_writable(tmp_path)
 
 
@@ -250,7 +250,7 @@ def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(path: Path, _: str) -> None:
-        raise KeepError(f"{path}: cannot be written")
+        raise WriteError(f"{path}: cannot be written")
 
     monkeypatch.setattr(solving, "keep_text", fails)
     result = solve(PACKING, "--result", tmp_path / "r.json")

@@ -6,14 +6,14 @@ import signal
 
 import pytest
 
-from optsched.cli.offline.solve_model import stopping
+from optsched.cli.offline.solve_model import stop_on_signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_one_ends_it(number: signal.Signals, code: int) -> None:
     told: list[str] = []
     before = signal.getsignal(number)
-    with stopping(lambda: told.append("stopping")) as stop:
+    with stop_on_signals(lambda: told.append("stopping")) as stop:
         assert (stop(), stop.code) == (False, 0)
         signal.raise_signal(number)
         assert (stop(), stop.code, told) == (True, code, ["stopping"])

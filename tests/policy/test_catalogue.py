@@ -7,10 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from optsched.cli.base.session_context import read_folder, shelf_of
+from optsched.cli.base.session_context import plugin_source_of, read_folder
 from optsched.plugins.registry import PLUGINS
 from optsched.policy import PolicyError, PolicyWatch, Rejected, Reloaded, Unchanged, describe
-from optsched.policy.catalogue import ENTRY_POINTS, Shelf
+from optsched.policy.catalogue import ENTRY_POINTS, PluginSource
 from optsched.policy.load import load_policy, parse_policy
 
 GOOD = """
@@ -42,14 +42,14 @@ tiers:
 """
 
 
-def shelf(folder: Path, **files: str) -> Shelf:
+def shelf(folder: Path, **files: str) -> PluginSource:
     """Return a plugin folder with the given files."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    return Shelf(folder, read_folder)
+    return PluginSource(folder, read_folder)
 
 
-def told(found: Shelf, conf: str = CONF) -> str:
+def told(found: PluginSource, conf: str = CONF) -> str:
     """Return the error about unusable plugins, without their folder."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(conf, "a.conf", found)
@@ -127,7 +127,7 @@ def test_a_policy_loads_no_code_from_a_folder_that_the_command_line_has_not_name
     shelf(tmp_path, quiet="raise SystemExit")
     (tmp_path.parent / "lab.conf").write_text(f"pluginsDir: {tmp_path.name}\n{CONF}")
     path = str(tmp_path.parent / "lab.conf")
-    for given in (Shelf(None, read_folder), Shelf(tmp_path / "other", read_folder)):
+    for given in (PluginSource(None, read_folder), PluginSource(tmp_path / "other", read_folder)):
         with pytest.raises(PolicyError, match="only from the folder of --plugins-dir"):
             load_policy(path, Path.read_text, given)
     own = shelf(tmp_path, quiet=GOOD)
@@ -147,7 +147,7 @@ def test_a_policy_that_names_no_plugin_of_a_folder_is_as_without_it(tmp_path: Pa
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that installs a package with a plugin as entry point."""
 
-    def install(text: str, entry: str = "quiet = {module}:PLUGIN") -> Shelf:
+    def install(text: str, entry: str = "quiet = {module}:PLUGIN") -> PluginSource:
         module = f"quiet_{tmp_path.name.replace('-', '_')}"
         info = tmp_path / "quiet-1.0.dist-info"
         info.mkdir(exist_ok=True)
@@ -156,7 +156,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / f"{module}.py").write_text(dedent(text))
         monkeypatch.syspath_prepend(tmp_path)
         importlib.invalidate_caches()
-        return shelf_of(None)
+        return plugin_source_of(None)
 
     return install
 
@@ -273,7 +273,7 @@ def test_a_plugin_can_not_have_two_rules_of_one_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert told(Shelf(tmp_path / "none", read_folder)).endswith(
+    assert told(PluginSource(tmp_path / "none", read_folder)).endswith(
         "none: there is no such folder of plugins"
     )
 

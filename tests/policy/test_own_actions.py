@@ -11,7 +11,7 @@ import pytest
 from optsched.cli.base.session_context import read_folder
 from optsched.plugins.custom.proposals import Place
 from optsched.policy import PolicyError, describe
-from optsched.policy.catalogue import Shelf
+from optsched.policy.catalogue import PluginSource
 from optsched.policy.load import parse_policy
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ levels: [admission]
 """
 
 
-def shelf(folder: Path, text: str = GOOD) -> Shelf:
+def shelf(folder: Path, text: str = GOOD) -> PluginSource:
     """Return a plugin folder with one file."""
     (folder / "stage.py").write_text(dedent(text))
-    return Shelf(folder, read_folder)
+    return PluginSource(folder, read_folder)
 
 
-def told(found: Shelf, conf: str = CONF) -> str:
+def told(found: PluginSource, conf: str = CONF) -> str:
     """Return the error about an unusable policy, without the folder."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(conf, "a.conf", found)
@@ -124,7 +124,7 @@ def test_an_entry_point_brings_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         EntryPoint("gone", "lab_gone:ACTION", "optsched.actions"),
         EntryPoint("reclaim", "lab_stage:ACTION", "optsched.actions"),
     ]
-    found = Shelf(None, read_folder, (), entries)
+    found = PluginSource(None, read_folder, (), entries)
     policy = parse_policy(CONF, "a.conf", found)
     assert proposed(policy) == [Place("ns/a", "n0")]
     (warning,) = policy.warnings

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optsched.cli.base.session_context import shelf_of
+from optsched.cli.base.session_context import plugin_source_of
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugin import Greedy, Rule, Switch, Violation, running_tasks
@@ -333,7 +333,7 @@ def test_a_plugin_that_ends_the_program_does_not() -> None:
 def test_a_plugin_of_a_folder_decides_in_an_emulated_cluster(solver) -> None:
     examples = ROOT / "instances" / "examples"
     policy = load_policy(
-        str(examples / "maintenance.conf"), Path.read_text, shelf_of(examples / "plugins")
+        str(examples / "maintenance.conf"), Path.read_text, plugin_source_of(examples / "plugins")
     )
     around = SessionContext(solver=InProcess(), limits=EXACT)
     emulated = EmulatedCluster(replace(policy, solver=solver), around)

@@ -125,7 +125,7 @@ class PlainCommand(click.Command):
 
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
-NOT_KEPT: Final = 4
+NOT_WRITTEN: Final = 4
 """Exit code of a command that could not write its output."""
 
 STOPPED: Final = 130
@@ -142,7 +142,7 @@ def describe_error(error: Exception) -> str:
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class EndingCommand(PlainCommand):
+class ExitCodeCommand(PlainCommand):
     """A command with the documented exit codes for Ctrl-C and for a full disk."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click declares it

@@ -13,7 +13,7 @@ import click
 
 from optsched.admission.names import SUBDOMAIN_RULE
 from optsched.api.kinds import NAMESPACE, Ref
-from optsched.cli.base.console import print_text, remarks
+from optsched.cli.base.console import print_text, stderr
 from optsched.cli.base.options import ServerAddress
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Failure(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Connection:
     """The connection settings of a command.
 
     `master` is an API server address; it overrides the server in the kubeconfig.
@@ -74,7 +74,7 @@ class Place:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master` to a command, and pass their values to it as `place`."""
+    """Add `--kubeconfig` and `--master` to a command, and pass both to it as `connection`."""
 
     @click.option(
         "-k",
@@ -88,12 +88,12 @@ def cluster_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
-        return command(*arguments, place=Place(kubeconfig, master), **flags)
+        return command(*arguments, connection=Connection(kubeconfig, master), **flags)
 
     return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
-def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
+def call_cluster(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run an async function with a client and return its result; API errors become `Failure`."""
     # The import of the Kubernetes client takes half a second, so --help does not import it.
     from optsched.kube.client import client
@@ -102,9 +102,9 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
 
     async def run_with_client() -> T:
         async with client.connect(
-            place.kubeconfig,
-            place.master,
-            lambda warning: print_text(remarks(), f"Warning: {warning}", "yellow"),
+            connection.kubeconfig,
+            connection.master,
+            lambda warning: print_text(stderr(), f"Warning: {warning}", "yellow"),
         ) as connected:
             return await work(connected)
 
@@ -115,10 +115,10 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     except Unreachable as e:
         raise Failure(f"the cluster cannot be reached: {e}", Exit.UNREACHABLE) from e
     except KubeError as e:
-        raise Failure(str(e), code_of(e)) from e
+        raise Failure(str(e), exit_code_of(e)) from e
 
 
-def code_of(error: KubeError) -> Exit:
+def exit_code_of(error: KubeError) -> Exit:
     """Return the exit code for an API error."""
     from optsched.kube.client import errors
 
@@ -134,31 +134,31 @@ def code_of(error: KubeError) -> Exit:
     return next((code for kind, code in codes if isinstance(error, kind)), Exit.FAILED)
 
 
-async def read(client: Client, ref: Ref) -> Raw:
+async def read_object(client: Client, ref: Ref) -> Raw:
     """Read an object from the cluster; raise `Failure` if the object does not exist."""
     from optsched.kube.client.errors import NotFound
 
     try:
         return await client.read(ref)
     except NotFound as e:
-        raise absent(ref, e) from e
+        raise missing_object(ref, e) from e
 
 
-def absent(ref: Ref, error: KubeError | None = None) -> Failure:
+def missing_object(ref: Ref, error: KubeError | None = None) -> Failure:
     """Return the `Failure` for an object that is missing or whose kind is not installed."""
     if error is not None and f'"{ref.name}"' not in str(error):
-        return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
+        return Failure(describe_missing_kind(ref.kind), Exit.NOT_FOUND)
     inside = f" in namespace {ref.namespace}" if ref.namespace else ""
     return Failure(f"{ref.kind.singular} {ref.name} does not exist{inside}", Exit.NOT_FOUND)
 
 
-def unknown_kind(kind: Kind) -> str:
+def describe_missing_kind(kind: Kind) -> str:
     """Return the error message for a kind whose CustomResourceDefinition is not installed."""
     definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
     return f"the cluster has no {definition}: the CustomResourceDefinition is not installed"
 
 
-async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
+async def list_kind(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """List the objects of a kind in a namespace.
 
     An empty `namespace` selects all namespaces. `query` holds the label and field selectors of the
@@ -171,10 +171,12 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
     try:
         return await list_objects(client, kind, Selection(namespace, **query))
     except NotFound as e:
-        raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
+        raise Failure(describe_missing_kind(kind), Exit.NOT_FOUND) from e
 
 
-async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
+async def list_in_namespace(
+    client: Client, kind: Kind, namespace: str | None, **query: str
+) -> list[Raw]:
     """List the objects of a kind in the namespace that the user gave.
 
     An empty `namespace` selects the namespace of the current context, None selects all namespaces.
@@ -182,20 +184,20 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
     mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
-    found = await listed(client, kind, inside, **query)
+    found = await list_kind(client, kind, inside, **query)
     if not found and namespace:
-        await check_named(client, Ref(NAMESPACE, "", namespace))
+        await check_exists(client, Ref(NAMESPACE, "", namespace))
     return found
 
 
-async def check_named(client: Client, *refs: Ref) -> None:
+async def check_exists(client: Client, *refs: Ref) -> None:
     """Raise `Failure` if an object that a list filter names, such as a queue, does not exist."""
     for ref in refs:
         if not ref.name:
             continue
         subject = f"whether {ref.kind.singular} {ref.name} exists is not checked"
         if await if_allowed(_is_absent(client, ref), subject, otherwise=False):
-            raise absent(ref)
+            raise missing_object(ref)
 
 
 async def _is_absent(client: Client, ref: Ref) -> bool:
@@ -226,11 +228,11 @@ async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
             inside = f" in namespace {found['namespace']}" if found["namespace"] else ""
             group = f".{found['group']}" if found["group"] else ""
             text = f"you may not {found['verb']} {found['resource']}{group}{inside}"
-        print_text(remarks(), f"{subject}: {text}", "dim")
+        print_text(stderr(), f"{subject}: {text}", "dim")
         return otherwise
 
 
-async def create(client: Client, ref: Ref, body: Raw) -> Raw:
+async def create_object(client: Client, ref: Ref, body: Raw) -> Raw:
     """Create an object; raise `Failure` with the object's name if it already exists."""
     from optsched.kube.client.errors import AlreadyExists, NotFound, Rejected
 
@@ -246,7 +248,7 @@ async def create(client: Client, ref: Ref, body: Raw) -> Raw:
         text = f"{ref.kind.singular} {ref.name} exists already{inside}"
         raise Failure(text, Exit.CONFLICT) from e
     except NotFound as e:
-        text = unknown_kind(ref.kind)
+        text = describe_missing_kind(ref.kind)
         if f'namespaces "{ref.namespace}"' in str(e):
             text = f"namespace {ref.namespace} does not exist"
         raise Failure(text, Exit.NOT_FOUND) from e

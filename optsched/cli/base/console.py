@@ -101,12 +101,12 @@ def _plain(text: RenderableType) -> RenderableType:
     return Text(text) if isinstance(text, str) else text
 
 
-def output() -> Console:
+def stdout() -> Console:
     """Return the stdout console; without a terminal, it is at least `PIPED_WIDTH` columns wide."""
     return _wide_enough(PlainConsole())
 
 
-def remarks() -> Console:
+def stderr() -> Console:
     """Return the stderr console, for progress, warnings and errors."""
     return _wide_enough(PlainConsole(stderr=True))
 

@@ -15,7 +15,7 @@ import click
 from rich.text import Text
 
 from optsched.admission.names import QUALIFIED_RULE, SUBDOMAIN_RULE, is_qualified, is_subdomain
-from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr, stdout
 from optsched.cli.base.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
@@ -235,12 +235,12 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
-        echo(written(whole, form), nl=False)
+        echo(format_document(whole, form), nl=False)
     elif form == NAME:
         for obj in stored:
             echo(typed_name(kind, obj))
     elif not stored:
-        print_text(remarks(), "No resources found", "dim")
+        print_text(stderr(), "No resources found", "dim")
     else:
         show_table(table or TABLES[kind], stored, wide=form == WIDE)
 
@@ -265,7 +265,7 @@ def show_stored(kind: Kind, obj: Raw, form: str) -> None:
     """Print an object in a machine-readable format: json, yaml or name."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
-    echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
+    echo(typed_name(kind, stored) if is_name else format_document(stored, form), nl=is_name)
 
 
 def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def typed_name(kind: Kind, obj: Raw) -> str:
     return f"{kind.singular}{suffix}/{name_of(obj)}"
 
 
-def written(value: object, form: str) -> str:
+def format_document(value: object, form: str) -> str:
     """Format a value as JSON or YAML text with a final newline."""
     if form == JSON:
         return write_json(value, indent=2, sort_keys=True) + "\n"
@@ -327,12 +327,12 @@ def show_rows(
 
     If `console` is None, the table is printed to stdout.
     """
-    console = console or output()
-    for line in lines_of(headings, rows):
+    console = console or stdout()
+    for line in format_lines(headings, rows):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+def format_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
     """Format headings and rows as lines; each column is as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]

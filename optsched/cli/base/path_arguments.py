@@ -308,11 +308,11 @@ def is_same_file(one: Path, other: Path) -> bool:
         return one.resolve() == other.resolve()
 
 
-class KeepError(Exception):
+class WriteError(Exception):
     """An error for a file that could not be written; the message names the file and the reason."""
 
 
-def keep_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write text to a file atomically; if the write fails, the previous file is kept.
 
     Raises
@@ -328,14 +328,14 @@ def keep_text(path: Path, text: str) -> None:
     except OSError as e:
         previous = "the previous file is kept" if path.is_file() else "there is no such file"
         kept = f"; {previous}" if can_be_replaced(path) else ""
-        raise KeepError(f"{path}: cannot be written: {e.strerror or e}{kept}") from e
+        raise WriteError(f"{path}: cannot be written: {e.strerror or e}{kept}") from e
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
     """Write text to a file atomically and print its path; return whether the write succeeded."""
     try:
-        keep_text(path, text)
-    except KeepError as e:
+        write_text(path, text)
+    except WriteError as e:
         print_text(console, str(e), "red")
         return False
     if not is_standard(path):
@@ -344,23 +344,23 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` if a file cannot be written; commands call this before they do any work."""
+    """Raise `WriteError` if a file cannot be written; commands call this before any work."""
     if is_standard(path):
         return
     if path.is_dir():
-        raise KeepError(f"{path}: is a folder; name a file")
+        raise WriteError(f"{path}: is a folder; name a file")
     if can_be_replaced(path):
         _write_temporary(path, path.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder if it is missing; raise `KeepError` if no file can be written to it."""
+    """Create a folder if it is missing; raise `WriteError` if no file can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:
-        raise KeepError(f"{folder}: cannot be created: it exists and is not a folder") from e
+        raise WriteError(f"{folder}: cannot be created: it exists and is not a folder") from e
     except OSError as e:
-        raise KeepError(f"{folder}: cannot be created: {e.strerror or e}") from e
+        raise WriteError(f"{folder}: cannot be created: {e.strerror or e}") from e
     _write_temporary(folder, folder)
 
 
@@ -369,4 +369,4 @@ def _write_temporary(path: Path, folder: Path) -> None:
         with NamedTemporaryFile(dir=folder, prefix=".optsched."):
             pass
     except OSError as e:
-        raise KeepError(f"{path}: cannot be written: {e.strerror or e}") from e
+        raise WriteError(f"{path}: cannot be written: {e.strerror or e}") from e

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from optsched.cli.base.command_errors import BAD_INPUT, name_inputs
 from optsched.cli.base.console import print_text
 from optsched.kube.runtime.timing import SystemClock
-from optsched.policy.catalogue import ACTION_ENTRY_POINTS, ENTRY_POINTS, Shelf
+from optsched.policy.catalogue import ACTION_ENTRY_POINTS, ENTRY_POINTS, PluginSource
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
@@ -52,20 +52,20 @@ def collect_while_serving() -> None:
     gc.set_threshold(*SERVING)
 
 
-def keep_for_good() -> None:
+def freeze_objects() -> None:
     """Exclude all existing objects from garbage collection, and call `collect_less`."""
     gc.collect()
     gc.freeze()
     collect_less()
 
 
-def shelf_of(folder: Path | None) -> Shelf:
+def plugin_source_of(folder: Path | None) -> PluginSource:
     """Return the catalogue of built-in plugins and the plugins in `folder` (`--plugins-dir`)."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
     )
-    return Shelf(folder, read_folder, plugins, actions)
+    return PluginSource(folder, read_folder, plugins, actions)
 
 
 def read_folder(folder: Path) -> Files:
@@ -80,7 +80,7 @@ def _plugin_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
 
 
-def files_of_plugins(folder: Path | None) -> list[Path]:
+def list_plugin_files(folder: Path | None) -> list[Path]:
     """Return the plugin files in a folder, or an empty list if the folder cannot be read."""
     try:
         return [] if folder is None else _plugin_files(folder)
@@ -94,16 +94,19 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
         console,
         solver,
         plugins_dir,
-        lambda shelf: load_policy(model, lambda p: p.read_text("utf-8"), shelf),
+        lambda plugins: load_policy(model, lambda p: p.read_text("utf-8"), plugins),
     )
 
 
 def policy_from(
-    console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
+    console: Console,
+    solver: str | None,
+    plugins_dir: Path | None,
+    load: Callable[[PluginSource], Policy],
 ) -> Policy:
     """Call `load` and return its policy; exit with 2 if the policy is invalid."""
     try:
-        policy = load(shelf_of(plugins_dir))
+        policy = load(plugin_source_of(plugins_dir))
     except PolicyError as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)

@@ -183,7 +183,7 @@ _SPANS: Final = (
 )
 
 
-def span(ms: int) -> str:
+def format_span(ms: int) -> str:
     """Format a duration, for example as 90s, 5m12s, 3h or 2d4h."""
     ms = max(ms, 0)
     for below, (unit, letter), rest in _SPANS:
@@ -193,15 +193,15 @@ def span(ms: int) -> str:
     return f"{ms // _YEAR}y"
 
 
-def age(creation_ms: int, now_ms: int) -> str:
+def format_age(creation_ms: int, now_ms: int) -> str:
     """Format an object's age; empty if the creation time is 0."""
-    return span(now_ms - creation_ms) if creation_ms else ""
+    return format_span(now_ms - creation_ms) if creation_ms else ""
 
 
-def age_of(obj: Raw, now_ms: int) -> str:
+def format_object_age(obj: Raw, now_ms: int) -> str:
     """Format an object's age; empty if the creation time is missing."""
     written = obj.get("metadata", {}).get("creationTimestamp")
-    return span(now_ms - parse_time_ms(written)) if written else ""
+    return format_span(now_ms - parse_time_ms(written)) if written else ""
 
 
 # --- queues --------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def _decode_queue(obj: Raw) -> Queue:
     return queue
 
 
-def amounts(listed: Any) -> str:  # noqa: ANN401  an unchecked resource list
+def format_amounts(listed: Any) -> str:  # noqa: ANN401  an unchecked resource list
     """Format resource amounts without spaces, such as cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
@@ -239,15 +239,15 @@ QUEUES: Final = Table(
         *_COUNTS.values(),
         Column("Priority", lambda q, _: _decode_queue(q).priority, wide=True),
         Column("Reclaimable", lambda q, _: str(_decode_queue(q).reclaimable).lower(), wide=True),
-        Column("Allocated", lambda q, _: amounts(_status(q).get("allocated")), wide=True),
-        Column("Deserved", lambda q, _: amounts(_spec(q).get("deserved")), wide=True),
-        Column("Capability", lambda q, _: amounts(_spec(q).get("capability")), wide=True),
+        Column("Allocated", lambda q, _: format_amounts(_status(q).get("allocated")), wide=True),
+        Column("Deserved", lambda q, _: format_amounts(_spec(q).get("deserved")), wide=True),
+        Column("Capability", lambda q, _: format_amounts(_spec(q).get("capability")), wide=True),
         Column(
             "Guarantee",
-            lambda q, _: amounts((_spec(q).get("guarantee") or {}).get("resource")),
+            lambda q, _: format_amounts((_spec(q).get("guarantee") or {}).get("resource")),
             wide=True,
         ),
-        Column("Age", age_of, wide=True),
+        Column("Age", format_object_age, wide=True),
     ),
 )
 OLD_QUEUES: Final = Table(
@@ -257,7 +257,7 @@ OLD_QUEUES: Final = Table(
 """The columns of `vqueues`."""
 
 
-def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
+def order_as_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
     """Return (queue, prefix) pairs in tree order; a prefix holds the tree lines before a name.
 
     A queue whose parent does not exist, or that is its own ancestor, is at the top level.
@@ -340,7 +340,7 @@ JOBS: Final = Table(
             ),
             wide=True,
         ),
-        Column("Age", lambda j, now: age(j.meta.creation_ms, now), wide=True),
+        Column("Age", lambda j, now: format_age(j.meta.creation_ms, now), wide=True),
         Column("Reason", lambda j, _: j.status.reason, wide=True),
         Column("Message", lambda j, _: j.status.message, wide=True),
     ),
@@ -356,7 +356,7 @@ JOB_FLOWS: Final = Table(
         _NAME,
         _NAMESPACE,
         Column("Phase", lambda o, _: _decode_flow(o).status.phase),
-        Column("Age", age_of),
+        Column("Age", format_object_age),
         Column("Jobs", lambda o, _: len(_decode_flow(o).flows), wide=True),
         Column("Pending", lambda o, _: len(_decode_flow(o).status.pending), wide=True),
         Column("Running", lambda o, _: len(_decode_flow(o).status.running), wide=True),
@@ -373,7 +373,7 @@ JOB_TEMPLATES: Final = Table(
         Column("Queue", lambda o, _: _decode_template(o).job.queue, wide=True),
         Column("Replicas", lambda o, _: _decode_template(o).job.num_pods, wide=True),
         Column("Min", lambda o, _: _decode_template(o).job.min_available, wide=True),
-        Column("Age", age_of, wide=True),
+        Column("Age", format_object_age, wide=True),
     ),
 )
 
@@ -400,7 +400,7 @@ PODS: Final = Table(
         Column("Ready", lambda p, _: ready_containers(p)),
         Column("Status", lambda p, _: status_of_pod(p)),
         Column("Restart", lambda p, _: restarts_of(p)),
-        Column("Age", age_of),
+        Column("Age", format_object_age),
         Column("Node", lambda p, _: _spec(p).get("nodeName"), wide=True),
         Column("Job", lambda p, _: _read_label(p, wellknown.JOB_NAME), wide=True),
         Column("Task", lambda p, _: _read_label(p, wellknown.TASK_SPEC), wide=True),

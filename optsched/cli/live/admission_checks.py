@@ -140,7 +140,7 @@ def _has_class(name: str, expression: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
+class _QuotaRequest:
     """How much new pods would increase a ResourceQuota's usage of one resource."""
 
     quota: str
@@ -187,7 +187,7 @@ class QuotaUsage:
     def add_fitting(self, namespace: str, pods: Sequence[Raw]) -> tuple[list[Raw], Reason | None]:
         """Add each pod that fits; return the added pods, and why the other pods do not fit."""
         kept: list[Raw] = []
-        first: _Charge | None = None
+        first: _QuotaRequest | None = None
         for pod in pods:
             charges = self._list_charges(namespace, [pod])
             over = next((charge for charge in charges if charge.exceeds), None)
@@ -206,7 +206,7 @@ class QuotaUsage:
         )
         return kept, Reason(ReasonCode.QUOTA, message)
 
-    def _list_charges(self, namespace: str, pods: Sequence[Raw]) -> list[_Charge]:
+    def _list_charges(self, namespace: str, pods: Sequence[Raw]) -> list[_QuotaRequest]:
         usages = []
         for pod in pods:
             fields = Fields(pod, POD_SCHEMA, "", [])
@@ -222,10 +222,10 @@ class QuotaUsage:
             for name, hard in quota.hard:
                 before = amount_of(quota.used, name) + self._requested.get((quota.key, name), 0)
                 if request := total.get(name, 0):
-                    charges.append(_Charge(quota.key, name, hard, before, request))
+                    charges.append(_QuotaRequest(quota.key, name, hard, before, request))
         return charges
 
-    def _charge(self, charges: Iterable[_Charge]) -> None:
+    def _charge(self, charges: Iterable[_QuotaRequest]) -> None:
         for each in charges:
             key = (each.quota, each.resource)
             self._requested[key] = self._requested.get(key, 0) + each.request
@@ -285,12 +285,12 @@ class DryRun:
                 return await self._change(ref, obj)
             if kind != JOB:
                 return obj
-            raise _clash(ref) from e
+            raise _name_conflict(ref) from e
         except ApiError as e:
             # A quota or a webhook may reject a job before the API server finds that its name is
             # taken.
             if kind == JOB and await self._exists(ref):
-                raise _clash(ref) from e
+                raise _name_conflict(ref) from e
             self._record(ref, e)
             return obj
 
@@ -354,19 +354,19 @@ class DryRun:
         answers: dict[str, Raw] = {}
         found = []
         for pod in pods:
-            key = _content(pod)
+            key = _dry_run_key(pod)
             if key not in answers:
                 answers[key] = await self.create(POD, pod)
             found.append(merge_admitted(pod, answers[key]))
         return found
 
 
-def _clash(job: Ref) -> Failure:
+def _name_conflict(job: Ref) -> Failure:
     text = f"job {job.name} exists already in namespace {job.namespace}"
     return Failure(f"{text}: choose another name", Exit.CONFLICT)
 
 
-def _content(pod: Raw) -> str:
+def _dry_run_key(pod: Raw) -> str:
     """Return a key that is equal for pods that admission mutates in the same way.
 
     Pods of a task get the same key, because they differ only in name and index.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
 from optsched.cli.base.connection import Exit, Failure, call_cluster
-from optsched.cli.base.console import print_text, remarks
+from optsched.cli.base.console import print_text, stderr
 from optsched.cli.base.session_context import policy_from, policy_of
 from optsched.cli.live.manifests import has_object_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
@@ -50,7 +50,7 @@ class Cluster:
     configuration: str = ""
 
 
-def from_file(path: Path) -> Cluster:
+def read_cluster_file(path: Path) -> Cluster:
     """Read a cluster from a file; raise `Failure` if the file cannot be read."""
     try:
         objects, problems = read_objects(path)
@@ -59,7 +59,7 @@ def from_file(path: Path) -> Cluster:
     if problems and not objects:
         raise Failure("\n".join(map(str, problems)), Exit.USAGE)
     for problem in problems:
-        print_text(remarks(), str(problem), "yellow")
+        print_text(stderr(), str(problem), "yellow")
     invalid = next((obj for obj in objects if not has_object_fields(obj)), None)
     if invalid is not None or not objects:
         what = "contains no object" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
@@ -67,9 +67,9 @@ def from_file(path: Path) -> Cluster:
     return Cluster([dict(obj) for obj in objects])
 
 
-def live(place: Place) -> Cluster:
+def read_live_cluster(connection: Connection) -> Cluster:
     """Read the state of the live cluster."""
-    return call_cluster(place, read_cluster)
+    return call_cluster(connection, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:
@@ -97,12 +97,12 @@ def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
     """Return the policy of `model` if given, else the cluster's policy, else the default policy."""
-    console, text = remarks(), cluster.configuration
+    console, text = stderr(), cluster.configuration
     if model or not text:
         return policy_of(console, model or MODEL, solver, plugins_dir)
     source = f"{CONFIGURATION.namespace}/{CONFIGURATION.name}"
     return policy_from(
-        console, solver, plugins_dir, lambda shelf: parse_policy(text, source, shelf)
+        console, solver, plugins_dir, lambda plugins: parse_policy(text, source, plugins)
     )
 
 

@@ -22,8 +22,8 @@ from optsched.api.kinds import (
     Ref,
 )
 from optsched.api.wellknown import FULL_MESSAGE
-from optsched.cli.base.connection import listed
-from optsched.cli.base.table_columns import NOTHING, span
+from optsched.cli.base.connection import list_kind
+from optsched.cli.base.table_columns import NOTHING, format_span
 from optsched.units import TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _AS_THEY_ARE: Final = frozenset(
 """Fields whose values are mappings with user-chosen keys, which are printed unchanged."""
 
 
-def description(obj: Raw, more: Raw) -> Iterator[str]:
+def describe_object(obj: Raw, more: Raw) -> Iterator[str]:
     """Yield the lines that describe an object.
 
     `more` holds additional fields, which follow `kind`.
@@ -64,20 +64,20 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
         "kind": obj["kind"],
         **more,
     }
-    yield from block(head)
+    yield from format_fields(head)
     known = {key: meta[key] for key in (*_META, *_META_ENDS) if key in meta}
-    yield from block({"metadata": known})
-    yield from block({key: obj[key] for key in ("spec", "status") if obj.get(key)})
+    yield from format_fields({"metadata": known})
+    yield from format_fields({key: obj[key] for key in ("spec", "status") if obj.get(key)})
 
 
-def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
+def format_fields(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
     """Yield the lines of a mapping: plain values next to their keys, nested values below them.
 
     The key `name` comes first, so each list item begins with its name.
     """
     blanks = " " * indent
     fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
-    titles = {key: f"{title(key) if are_words else key}:" for key in fields}
+    titles = {key: f"{split_words(key) if are_words else key}:" for key in fields}
     flat = [len(titles[key]) for key, value in fields.items() if not _is_deep(value)]
     width = max(flat, default=0) + 2
     for key, value in fields.items():
@@ -96,7 +96,7 @@ def _is_deep(value: object) -> bool:
 
 def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:  # noqa: ANN401  JSON
     if isinstance(value, dict):
-        yield from block(value, indent, are_words=are_words)
+        yield from format_fields(value, indent, are_words=are_words)
         return
     for item in value:
         if not _is_deep(item):
@@ -117,7 +117,7 @@ def _field_lines(head: str, value: object) -> Iterator[str]:
     yield from (" " * len(head) + line for line in rest)
 
 
-def title(key: str) -> str:
+def split_words(key: str) -> str:
     """Split a field name into words, such as Min Available for minAvailable."""
     if key in _LONG:
         return _LONG[key]
@@ -138,9 +138,9 @@ def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
         source = event.get("source") or {}
         series = event.get("series") or {}
         number = int(event.get("count") or series.get("count") or 1)
-        age = span(now_ms - last_ms(event))
+        age = format_span(now_ms - last_ms(event))
         if number != 1:
-            age = f"{age} (x{number} over {span(now_ms - _first_ms(event))})"
+            age = f"{age} (x{number} over {format_span(now_ms - _first_ms(event))})"
         where = [source.get("component") or event.get("reportingComponent"), source.get("host")]
         cells = [
             event.get("type"),
@@ -182,56 +182,58 @@ def _time_ms(*texts: object) -> int:
     return 0
 
 
-UNMADE: Final = "FailedCreate"
+FAILED_CREATE: Final = "FailedCreate"
 """Reason of events about rejected pods; commands also show it as the job's reason."""
 
-HIDDEN_REFUSALS: Final = "reasons for missing pods are not shown"
+HIDDEN_REJECTIONS: Final = "reasons for missing pods are not shown"
 """Remark that commands print if the user may not list the events of jobs."""
 
-_MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
+_CREATING_PHASES: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
 
-_REFUSED: Final = re.compile(r"(\w+) ([^\s/]+)/(\S+) was not created: ")
-_PARTS: Final = {
+_REJECTION: Final = re.compile(r"(\w+) ([^\s/]+)/(\S+) was not created: ")
+_JOB_OBJECTS: Final = {
     kind.kind: kind
     for kind in (POD_GROUP, PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY)
 }
 """Kinds of objects that the controller creates for a job, in addition to pods."""
-_MOST_READ: Final = 100
+_MOST_LOOKUPS: Final = 100
 """Maximum number of objects that are looked up to determine whether they exist."""
 
 
-async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
+async def list_rejections(client: Client, namespace: str, name: str = "") -> list[Raw]:
     """Return the events about rejected pods and other rejected objects of jobs.
 
     An empty `name` selects all jobs, and an empty `namespace` all namespaces.
     """
-    about = {"reason": UNMADE, "involvedObject.kind": JOB.kind}
+    about = {"reason": FAILED_CREATE, "involvedObject.kind": JOB.kind}
     if name:
         about["involvedObject.name"] = name
     fields = ",".join(f"{key}={value}" for key, value in about.items())
-    return await still_refused(client, await listed(client, EVENT, namespace, fields=fields))
+    return await drop_resolved_rejections(
+        client, await list_kind(client, EVENT, namespace, fields=fields)
+    )
 
 
-async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
+async def drop_resolved_rejections(client: Client, events: Sequence[Raw]) -> list[Raw]:
     """Drop events about rejected non-pod objects that exist now; keep events about pods."""
     missing: dict[Ref, bool] = {}
     found = []
     for event in sorted(events, key=last_ms, reverse=True):
-        ref = _refused_part(event)
+        ref = _find_rejected_object(event)
         if ref is not None and ref not in missing:
-            missing[ref] = len(missing) < _MOST_READ and await _is_missing(client, ref)
+            missing[ref] = len(missing) < _MOST_LOOKUPS and await _is_missing(client, ref)
         if ref is None or missing[ref]:
             found.append(event)
     return found
 
 
-def _refused_part(event: Raw) -> Ref | None:
+def _find_rejected_object(event: Raw) -> Ref | None:
     """Return the non-pod object whose creation failed, or None for other events."""
-    if event.get("reason") != UNMADE:
+    if event.get("reason") != FAILED_CREATE:
         return None
-    named = _REFUSED.match(str(event.get("message") or ""))
-    kind = _PARTS.get(named[1]) if named else None
+    named = _REJECTION.match(str(event.get("message") or ""))
+    kind = _JOB_OBJECTS.get(named[1]) if named else None
     return None if named is None or kind is None else Ref(kind, named[2], named[3])
 
 
@@ -248,22 +250,22 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
     return False
 
 
-def why_unmade(job: Job, events: Sequence[Raw]) -> str:
+def find_rejection(job: Job, events: Sequence[Raw]) -> str:
     """Return why the API server last rejected an object of a job, or "" if it rejects none now.
 
-    `events` is the result of `still_refused`, and may contain events about other jobs.
+    `events` is the result of `drop_resolved_rejections`, and may contain events about other jobs.
     """
     status = job.status
-    if status.phase not in _MAKING:
+    if status.phase not in _CREATING_PHASES:
         return ""
     counts = status.counts
     is_whole = counts.alive + counts.succeeded + counts.failed >= job.spec.num_pods
-    unmade = (event for event in events if event.get("reason") == UNMADE)
+    unmade = (event for event in events if event.get("reason") == FAILED_CREATE)
     mine = [
         event
         for event in unmade
         if (event.get("involvedObject") or {}).get("uid") == job.meta.uid
-        and not (is_whole and _refused_part(event) is None)
+        and not (is_whole and _find_rejected_object(event) is None)
     ]
     newest = max(mine, key=last_ms, default=None)
     return "" if newest is None else " ".join(full_message(newest).split())

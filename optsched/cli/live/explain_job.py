@@ -10,12 +10,17 @@ import click
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.json_fields import controller_of, is_owned_as
 from optsched.api.kinds import JOB, POD_GROUP, Ref
-from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
+from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read_object
 from optsched.cli.base.console import echo
-from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
-from optsched.cli.base.table_columns import decode_job, name_of, namespace_of, span
+from optsched.cli.base.options import JSON, NAME, YAML, format_document, typed_name
+from optsched.cli.base.table_columns import decode_job, format_span, name_of, namespace_of
 from optsched.cli.live.cluster_state import classes_in, policy_for, read_cluster
-from optsched.cli.live.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
+from optsched.cli.live.describe import (
+    FAILED_CREATE,
+    HIDDEN_REJECTIONS,
+    find_rejection,
+    list_rejections,
+)
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.job import Job
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.cli.live.cluster_state import Cluster
     from optsched.cli.live.target_names import Target
     from optsched.kube.client.client import Client
@@ -49,14 +54,14 @@ _OPEN: Final = "the job waits for resources of pods without an estimated end"
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class PendingReason:
     """The reason code and message that the scheduler reports for a gang; both may be empty."""
 
     code: str = ""
     message: str = ""
 
 
-def explain_job(place: Place, form: str, target: Target, options: DecodeOptions) -> None:
+def explain_job(connection: Connection, form: str, target: Target, options: DecodeOptions) -> None:
     """Print why a job waits; exit with 8 if it waits, and with 9 if it can never start.
 
     If the user may not read the cluster, the reason comes from the job's status, and the queue
@@ -65,47 +70,47 @@ def explain_job(place: Place, form: str, target: Target, options: DecodeOptions)
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
-        obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        obj = await read_object(client, Ref(JOB, target.inside(client), target.name))
         hidden = "the position and the expected start are not shown"
         cluster = await if_allowed(read_cluster(client), hidden, None)
-        events = refusals(client, target.inside(client), target.name)
-        return obj, cluster, await if_allowed(events, HIDDEN_REFUSALS, [])
+        events = list_rejections(client, target.inside(client), target.name)
+        return obj, cluster, await if_allowed(events, HIDDEN_REJECTIONS, [])
 
-    obj, cluster, events = call_cluster(place, read_job)
+    obj, cluster, events = call_cluster(connection, read_job)
     job = decode_job(obj)
     key = f"{job.meta.namespace}/{group_name(job)}"
     is_waiting = job.status.phase in (JobPhase.PENDING, JobPhase.RESTARTING)
     if cluster is None:
-        answers, found = Answers(job.status.reason, job.status.message), None
+        answers, found = PendingReason(job.status.reason, job.status.message), None
     else:
         context = _prediction_context(cluster, [obj], options)
-        answers = _find_answers(cluster.objects, key)
+        answers = _find_reason(cluster.objects, key)
         found = None
         if is_waiting:
             expanded, _ = expand_job(obj, classes_in(cluster.objects))
             found = waiting(cluster.objects, key, expanded.pods if expanded else (), context)
     objects = () if cluster is None else cluster.objects
-    answers = answers if is_waiting else Answers()
-    if refusal := why_unmade(job, events):
-        answers = Answers(UNMADE, refusal)
+    answers = answers if is_waiting else PendingReason()
+    if refusal := find_rejection(job, events):
+        answers = PendingReason(FAILED_CREATE, refusal)
     # Admission may have replaced the PodGroup's queue with the namespace's queue.
     queue = (_find_group(objects, key).get("spec") or {}).get("queue") or job.spec.queue
-    facts = document(job, answers, found, str(queue))
+    facts = build_document(job, answers, found, str(queue))
     if form in (JSON, YAML):
-        echo(written(facts, form), nl=False)
+        echo(format_document(facts, form), nl=False)
     elif form == NAME:
         echo(typed_name(JOB, obj))
     else:
         others, last = facts["ahead"][:-MOST_AHEAD], facts["ahead"][-MOST_AHEAD:]
         ahead = [*others, *(_find_job_key(objects, each) for each in last)]
-        for line in sentences({**facts, "ahead": ahead}, found):
+        for line in format_sentences({**facts, "ahead": ahead}, found):
             echo(line)
     if is_waiting:
         is_hopeless = answers.code == ReasonCode.IMPOSSIBLE
         raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)
 
 
-def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
+def find_positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
     """Return the queue positions of jobs, such as `2/5`, keyed by (namespace, name)."""
     options = DecodeOptions(lifting_classes=frozenset(), device_schedulers=frozenset())
     found = standings(cluster.objects, _prediction_context(cluster, jobs, options))
@@ -143,17 +148,19 @@ def _find_job_key(objects: Sequence[Raw], key: str) -> str:
     return f"{namespace_of(group)}/{owner.get('name')}"
 
 
-def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
+def _find_reason(objects: Sequence[Raw], key: str) -> PendingReason:
     for each in (_find_group(objects, key).get("status") or {}).get("conditions") or ():
         if each.get("type") == "Unschedulable" and each.get("status") == "True":
-            return Answers(str(each.get("reason") or ""), str(each.get("message") or ""))
-    return Answers()
+            return PendingReason(str(each.get("reason") or ""), str(each.get("message") or ""))
+    return PendingReason()
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
-def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> dict[str, Any]:
+def build_document(
+    job: Job, answers: PendingReason, found: Waiting | None, queue: str
+) -> dict[str, Any]:
     """Return the explanation as JSON data; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     reservation = None if found is None else found.expected
@@ -179,7 +186,7 @@ def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> d
     }
 
 
-def sentences(facts: Raw, found: Waiting | None) -> list[str]:
+def format_sentences(facts: Raw, found: Waiting | None) -> list[str]:
     """Format the explanation as sentences, one per line."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     ended = "".join(f"{facts[n]} {n}, " for n in ("succeeded", "failed") if facts[n])
@@ -190,12 +197,14 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     elif found is not None:
         lines.append("Reason:    the scheduler has not reported a reason yet")
     if found is not None and facts["position"] is not None:
-        lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
-        place = f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
+        lines.append(f"Waiting:   for {format_span(found.now_ms - found.since_ms)}")
+        position = (
+            f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
+        )
         if ahead := facts["ahead"][-MOST_AHEAD:]:
             more = "… " if len(ahead) < len(facts["ahead"]) else ""
-            place = f"{place}, behind {more}{', '.join(ahead)}"
-        lines.append(f"Position:  {place}")
+            position = f"{position}, behind {more}{', '.join(ahead)}"
+        lines.append(f"Position:  {position}")
         start = facts["expectedStart"] or _UNKNOWN
         is_open = facts["expectedStart"] and facts["isEarliest"]
         lines.append(f"Expected:  {f'not before {start}; {_OPEN}' if is_open else start}")

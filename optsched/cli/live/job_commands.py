@@ -13,17 +13,17 @@ from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import (
     Exit,
     Failure,
-    absent,
     call_cluster,
-    check_named,
+    check_exists,
     cluster_options,
-    create,
+    create_object,
     if_allowed,
-    listed,
-    listed_in,
-    read,
+    list_in_namespace,
+    list_kind,
+    missing_object,
+    read_object,
 )
-from optsched.cli.base.console import echo, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr
 from optsched.cli.base.options import (
     JSON,
     NAME,
@@ -32,6 +32,7 @@ from optsched.cli.base.options import (
     YAML,
     Duration,
     as_stored,
+    format_document,
     output_option,
     print_change,
     show_list,
@@ -40,7 +41,6 @@ from optsched.cli.base.options import (
     tenant_claim_options,
     with_namespace,
     with_queues,
-    written,
 )
 from optsched.cli.base.table_columns import (
     JOBS,
@@ -52,13 +52,13 @@ from optsched.cli.base.table_columns import (
 )
 from optsched.cli.live.describe import (
     EVENT_HEADINGS,
-    HIDDEN_REFUSALS,
-    UNMADE,
-    description,
+    FAILED_CREATE,
+    HIDDEN_REJECTIONS,
+    describe_object,
+    drop_resolved_rejections,
     event_rows,
-    refusals,
-    still_refused,
-    why_unmade,
+    find_rejection,
+    list_rejections,
 )
 from optsched.cli.live.manifests import (
     AMOUNTS,
@@ -79,7 +79,7 @@ from optsched.units.plaintext import write_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.cli.live.cluster_state import Cluster
     from optsched.kube.client.client import Client
 
@@ -87,10 +87,10 @@ if TYPE_CHECKING:
 
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
-ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
+END_PHASES: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
 """Final phases of a job, and the phase Aborted, which only a Command can end."""
 
-_FINISHED: Final = ENDS[:3]
+_FINISHED: Final = END_PHASES[:3]
 _SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
 _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
@@ -119,7 +119,7 @@ def job() -> None:
 @click.option("-q", "--queue", default="", show_default="default")
 @click.option("-c", "--command", default="", help="Command line of the container.")
 @click.option("--priority-class", default="")
-def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -> None:  # noqa: ANN401
+def run(connection: Connection, form: str, positional: str, filename: str, **flags: Any) -> None:  # noqa: ANN401
     """Create a job from flags, or jobs from a file.
 
     A name on the command line is the name of the job; it is accepted with a file only if the file
@@ -135,7 +135,7 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
                 f"{filename} holds {len(manifests)} jobs, which cannot all be named {name}"
             )
         for remark in (remark for manifest in manifests for remark in manifest.remarks):
-            print_text(remarks(), f"Warning: {remark}", "yellow")
+            print_text(stderr(), f"Warning: {remark}", "yellow")
         jobs = [manifest.obj for manifest in manifests]
         if name:
             jobs = [{**jobs[0], "metadata": {**jobs[0]["metadata"], "name": name}}]
@@ -143,20 +143,22 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
         jobs = [job_manifest(JobFlags(**flags), namespace)]
     else:
         raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
-    submit(place, form, jobs, namespace)
+    create_jobs(connection, form, jobs, namespace)
 
 
-def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
+def create_jobs(
+    connection: Connection, form: str, jobs: Sequence[Raw], namespace: str = ""
+) -> None:
     """Create jobs, and print one line per created job."""
 
     async def create_job(client: Client) -> None:
         for obj in jobs:
             inside = namespace or namespace_of(obj) or client.namespace
             body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
-            kept = await create(client, Ref(JOB, inside, name_of(obj)), body)
+            kept = await create_object(client, Ref(JOB, inside, name_of(obj)), body)
             print_change(JOB, kept, form, f"run job {name_of(kept)} successfully")
 
-    call_cluster(place, create_job)
+    call_cluster(connection, create_job)
 
 
 # --- list ----------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
     help="Add queue positions; reads the whole cluster.",
 )
 def list_jobs(
-    place: Place,
+    connection: Connection,
     form: str,
     namespace: str,
     *,
@@ -190,12 +192,12 @@ def list_jobs(
 ) -> None:
     """List jobs."""
     show_jobs(
-        place, form, None if all_namespaces else namespace, which, with_position=with_position
+        connection, form, None if all_namespaces else namespace, which, with_position=with_position
     )
 
 
 def show_jobs(
-    place: Place,
+    connection: Connection,
     form: str,
     namespace: str | None,
     which: Mapping[str, str],
@@ -220,37 +222,39 @@ def show_jobs(
             cluster = await read_cluster(client)
         wants_queues = bool(which.get("queue")) or form == WIDE
         queues = await queues_of_groups(client, namespace) if wants_queues else {}
-        found = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+        found = await list_in_namespace(client, JOB, namespace, labels=which.get("labels", ""))
         jobs = [obj for obj in found if matches_filters(obj, which, queues)]
         if not jobs:
-            await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
+            await check_exists(client, Ref(QUEUE, "", which.get("queue", "")))
         if form not in (TABLE, WIDE) or not jobs:
             return jobs, queues, [], cluster
-        reading = refusals(client, "" if namespace is None else namespace or client.namespace)
-        return jobs, queues, await if_allowed(reading, HIDDEN_REFUSALS, []), cluster
+        reading = list_rejections(
+            client, "" if namespace is None else namespace or client.namespace
+        )
+        return jobs, queues, await if_allowed(reading, HIDDEN_REJECTIONS, []), cluster
 
-    found, queues, events, cluster = call_cluster(place, read_jobs)
+    found, queues, events, cluster = call_cluster(connection, read_jobs)
     table = JOBS
     if cluster is not None:
-        from optsched.cli.live.explain_job import positions
+        from optsched.cli.live.explain_job import find_positions
 
-        table = with_positions(JOBS, positions(cluster, found))
+        table = with_positions(JOBS, find_positions(cluster, found))
     jobs, messages = [], []
     for obj in found:
         job, _ = parse_job(obj)
-        refusal = why_unmade(job, events) if job is not None else ""
+        refusal = find_rejection(job, events) if job is not None else ""
         messages.append(refusal)
         if refusal and form == WIDE:
             # The wide table shows why the API server rejected the pods of a job.
             status = obj.get("status") or {}
-            state = {**status.get("state", {}), "reason": UNMADE, "message": refusal}
+            state = {**status.get("state", {}), "reason": FAILED_CREATE, "message": refusal}
             obj = {**obj, "status": {**status, "state": state}}
         jobs.append(obj)
     table = with_queues(table, lambda job: find_queue_of_job(job, queues))
     show_list(JOB, jobs, form, with_namespace(table) if namespace is None else table)
     for obj, refusal in zip(found, messages, strict=True):
         if refusal and form == TABLE:
-            print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
+            print_text(stderr(), f"job {name_of(obj)}: {FAILED_CREATE}: {refusal}", "yellow")
 
 
 def matches_filters(
@@ -278,31 +282,31 @@ def matches_filters(
 @cluster_options
 @output_option()
 @target_options(JOB)
-def view(place: Place, form: str, target: Target) -> None:
+def view(connection: Connection, form: str, target: Target) -> None:
     """Show all fields of a job, and its events."""
-    show_job(place, form, target)
+    show_job(connection, form, target)
 
 
-def show_job(place: Place, form: str, target: Target) -> None:
+def show_job(connection: Connection, form: str, target: Target) -> None:
     """Print a job as a description with events, or, in other formats, as the stored object."""
     wants_all = form in (TABLE, WIDE)
 
     async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
-        obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        obj = await read_object(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
         about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
         fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
-        reading = listed(client, EVENT, namespace_of(obj), fields=fields)
+        reading = list_kind(client, EVENT, namespace_of(obj), fields=fields)
         events: Sequence[Raw] = await if_allowed(reading, "the events are not shown", ())
         why = _why_pending(client, obj, events)
         return obj, events, await if_allowed(why, "the reason why the job waits is not shown", "")
 
-    obj, events, why = call_cluster(place, read_job)
+    obj, events, why = call_cluster(connection, read_job)
     if not wants_all:
         show_stored(JOB, obj, form)
         return
-    for line in description(as_stored(JOB, obj), {"waitsBecause": why} if why else {}):
+    for line in describe_object(as_stored(JOB, obj), {"waitsBecause": why} if why else {}):
         echo(line)
     if not events:
         echo("Events:  <none>")
@@ -318,8 +322,8 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     from optsched.kube.client.errors import NotFound
 
     parsed = decode_job(obj)
-    if refusal := why_unmade(parsed, await still_refused(client, events)):
-        return f"{UNMADE}: {refusal}"
+    if refusal := find_rejection(parsed, await drop_resolved_rejections(client, events)):
+        return f"{FAILED_CREATE}: {refusal}"
     if parsed.status.phase is not JobPhase.PENDING:
         return ""
     name = f"{parsed.meta.name}-{parsed.meta.uid}"
@@ -339,7 +343,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
 @tenant_claim_options
 @target_options(JOB)
 def explain(
-    place: Place,
+    connection: Connection,
     form: str,
     target: Target,
     lifting_classes: tuple[str, ...],
@@ -359,7 +363,7 @@ def explain(
         device_schedulers=frozenset(device_schedulers),
         guarantees_override_budgets=overrides_budgets,
     )
-    explain_job(place, form, target, options)
+    explain_job(connection, form, target, options)
 
 
 # --- suspend, resume, delete ---------------------------------------------------------------------
@@ -369,21 +373,21 @@ def explain(
 @cluster_options
 @output_option()
 @target_options(JOB)
-def suspend(place: Place, form: str, target: Target) -> None:
+def suspend(connection: Connection, form: str, target: Target) -> None:
     """Suspend a job: delete its pods until the job is resumed."""
-    order(place, form, target, ABORT)
+    send_command(connection, form, target, ABORT)
 
 
 @job.command("resume")
 @cluster_options
 @output_option()
 @target_options(JOB)
-def resume(place: Place, form: str, target: Target) -> None:
+def resume(connection: Connection, form: str, target: Target) -> None:
     """Resume a suspended job."""
-    order(place, form, target, RESUME)
+    send_command(connection, form, target, RESUME)
 
 
-def order(place: Place, form: str, target: Target, action: str) -> None:
+def send_command(connection: Connection, form: str, target: Target, action: str) -> None:
     """Create a Command, with which the job controller performs an action on a job.
 
     The Command is created even if the job is already in the requested state, because an earlier
@@ -392,16 +396,16 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
     async def ordered(client: Client) -> tuple[Raw, str]:
         inside = target.inside(client)
-        obj = await read(client, Ref(JOB, inside, target.name))
+        obj = await read_object(client, Ref(JOB, inside, target.name))
         phase = decode_job(obj).status.phase
         if phase in _FINISHED:
             text = f"job {target.name} is {phase}: there is nothing to {_WORDS[action]}"
             raise Failure(text, Exit.CONFLICT)
         manifest = command_manifest(JOB, obj, action, inside)
-        command = await create(client, Ref(COMMAND, inside, ""), manifest)
+        command = await create_object(client, Ref(COMMAND, inside, ""), manifest)
         return command, phase if (phase in _SUSPENDED) is (action == ABORT) else ""
 
-    command, phase = call_cluster(place, ordered)
+    command, phase = call_cluster(connection, ordered)
     done = f"{_WORDS[action]} job {target.name} successfully"
     print_change(COMMAND, command, form, f"job {target.name} is {phase} already" if phase else done)
 
@@ -410,21 +414,23 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 @cluster_options
 @output_option()
 @target_options(JOB)
-def delete(place: Place, form: str, target: Target) -> None:
+def delete(connection: Connection, form: str, target: Target) -> None:
     """Delete a job and its pods."""
-    remove(place, form, target, "delete")
+    delete_job(connection, form, target, "delete")
 
 
-def remove(place: Place, form: str, target: Target, word: str) -> None:
+def delete_job(connection: Connection, form: str, target: Target, word: str) -> None:
     """Delete a job and print a message; `word` is the verb of this message."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)
-        obj = await read(client, ref)
+        obj = await read_object(client, ref)
         await client.delete(ref, obj["metadata"]["uid"])
         return obj
 
-    print_change(JOB, call_cluster(place, removed), form, f"{word} job {target.name} successfully")
+    print_change(
+        JOB, call_cluster(connection, removed), form, f"{word} job {target.name} successfully"
+    )
 
 
 # --- watch ---------------------------------------------------------------------------------------
@@ -439,7 +445,7 @@ _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
 @output_option(help_text="Format of each change; name: print only the name, once the job finishes.")
 @click.option("--timeout", type=Duration(), help="Stop after this time, such as 90s or 2h.")
 @target_options(JOB)
-def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
+def watch(connection: Connection, form: str, timeout: int | None, target: Target) -> None:
     """Show each change of a job until it finishes; the exit code states the outcome.
 
     0: the job has completed. 1: the job has failed, or was aborted or terminated. 3: the job was
@@ -455,7 +461,7 @@ def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
         except TimeoutError as e:
             raise Failure(f"job {target.name} did not end in time", Exit.TIMEOUT) from e
 
-    phase = call_cluster(place, watched)
+    phase = call_cluster(connection, watched)
     if phase is not JobPhase.COMPLETED:
         raise Failure(f"job {target.name} is {phase}")
 
@@ -464,14 +470,14 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
     # If the server is unreachable, a read fails, while a watch would retry forever.
-    await read(client, ref)
+    await read_object(client, ref)
     last: list[str] = []
     async for state in watch_object(
-        client, ref, lambda error: print_text(remarks(), f"{error}; retrying", "dim")
+        client, ref, lambda error: print_text(stderr(), f"{error}; retrying", "dim")
     ):
         if state is None:
             if not last:
-                raise absent(ref)
+                raise missing_object(ref)
             message = f"job {ref.name} was deleted while it was {last[1]}"
             raise Failure(message, Exit.NOT_FOUND)
         phase = decode_job(state).status.phase
@@ -485,13 +491,13 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
             elif form == JSON:
                 echo(write_json(as_stored(JOB, state), sort_keys=True))
             elif form == YAML:
-                echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
+                echo(f"---\n{format_document(as_stored(JOB, state), form)}", nl=False)
             last = cells
-        if phase in ENDS:
+        if phase in END_PHASES:
             if form == NAME:
                 show_stored(JOB, state, NAME)
             return phase
-    raise absent(ref)
+    raise missing_object(ref)
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:

@@ -13,11 +13,11 @@ from optsched.cli.base.connection import (
     Failure,
     call_cluster,
     cluster_options,
-    create,
-    listed_in,
-    read,
+    create_object,
+    list_in_namespace,
+    read_object,
 )
-from optsched.cli.base.console import echo, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr
 from optsched.cli.base.options import YAML, output_option, print_change, print_object, show_list
 from optsched.cli.base.table_columns import name_of, namespace_of
 from optsched.cli.live.manifests import check_manifests, file_option, read_manifests
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.kinds import Kind
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.cli.live.manifests import Manifest
     from optsched.kube.client.client import Client
 
@@ -50,7 +50,7 @@ def _create(kind: Kind) -> click.Command:
     @output_option()
     @file_option("The file; - for the standard input.", "path", required=True)
     @namespace_option("the file's, else the context's")
-    def command(place: Place, form: str, path: str, namespace: str) -> None:
+    def command(connection: Connection, form: str, path: str, namespace: str) -> None:
         manifests = _manifests(path, kind, namespace)
 
         async def create_objects(client: Client) -> list[Failure]:
@@ -59,14 +59,14 @@ def _create(kind: Kind) -> click.Command:
                 inside, obj = namespace or manifest.namespace or client.namespace, manifest.obj
                 body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
                 try:
-                    kept = await create(client, Ref(kind, inside, manifest.name), body)
+                    kept = await create_object(client, Ref(kind, inside, manifest.name), body)
                 except Failure as e:
                     failures.append(e)
                 else:
                     print_change(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
             return failures
 
-        _raise_all(call_cluster(place, create_objects))
+        _raise_all(call_cluster(connection, create_objects))
 
     return command
 
@@ -75,7 +75,7 @@ def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
     manifests = read_manifests(path, kind)
     check_manifests(manifests, namespace)
     for remark in (remark for manifest in manifests for remark in manifest.remarks):
-        print_text(remarks(), f"Warning: {remark}", "yellow")
+        print_text(stderr(), f"Warning: {remark}", "yellow")
     return manifests
 
 
@@ -92,9 +92,13 @@ def _list(kind: Kind) -> click.Command:
     @output_option()
     @namespace_option()
     @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
-    def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
+    def command(connection: Connection, form: str, namespace: str, *, all_namespaces: bool) -> None:
         inside = None if all_namespaces else namespace
-        show_list(kind, call_cluster(place, lambda client: listed_in(client, kind, inside)), form)
+        show_list(
+            kind,
+            call_cluster(connection, lambda client: list_in_namespace(client, kind, inside)),
+            form,
+        )
 
     return command
 
@@ -104,15 +108,16 @@ def _get_command(kind: Kind) -> click.Command:
     @cluster_options
     @output_option()
     @target_options(kind)
-    def command(place: Place, form: str, target: Target) -> None:
-        print_object(kind, _read_target(place, kind, target), form)
+    def command(connection: Connection, form: str, target: Target) -> None:
+        print_object(kind, _read_target(connection, kind, target), form)
 
     return command
 
 
-def _read_target(place: Place, kind: Kind, target: Target) -> Raw:
+def _read_target(connection: Connection, kind: Kind, target: Target) -> Raw:
     return call_cluster(
-        place, lambda client: read(client, Ref(kind, target.inside(client), target.name))
+        connection,
+        lambda client: read_object(client, Ref(kind, target.inside(client), target.name)),
     )
 
 
@@ -121,15 +126,17 @@ def _describe(kind: Kind) -> click.Command:
     @cluster_options
     @output_option(YAML)
     @target_options(kind, is_needed=False)
-    def command(place: Place, form: str, target: Target) -> None:
+    def command(connection: Connection, form: str, target: Target) -> None:
         namespace = single_name((target.short, target.namespace), "namespaces")
         found: Sequence[Raw]
         if target.name:
-            found = [_read_target(place, kind, target)]
+            found = [_read_target(connection, kind, target)]
         else:
-            found = call_cluster(place, lambda client: listed_in(client, kind, namespace))
+            found = call_cluster(
+                connection, lambda client: list_in_namespace(client, kind, namespace)
+            )
         if not found:
-            print_text(remarks(), "No resources found", "dim")
+            print_text(stderr(), "No resources found", "dim")
         for i, obj in enumerate(found):
             if i:
                 echo(SEPARATOR)
@@ -144,7 +151,7 @@ def _delete(kind: Kind) -> click.Command:
     @output_option()
     @file_option("The file; - for the standard input.", "path", default="")
     @target_options(kind, is_needed=False)
-    def command(place: Place, form: str, path: str, target: Target) -> None:
+    def command(connection: Connection, form: str, path: str, target: Target) -> None:
         targets = _deletion_targets(kind, path, target)
 
         async def delete_objects(client: Client) -> list[Failure]:
@@ -152,7 +159,7 @@ def _delete(kind: Kind) -> click.Command:
             for each in targets:
                 ref = Ref(kind, each.inside(client), each.name)
                 try:
-                    obj = await read(client, ref)
+                    obj = await read_object(client, ref)
                     await client.delete(ref, obj["metadata"]["uid"])
                 except Failure as e:
                     failures.append(e)
@@ -161,7 +168,7 @@ def _delete(kind: Kind) -> click.Command:
                     print_change(kind, obj, form, f"Deleted {kind}: {name}")
             return failures
 
-        _raise_all(call_cluster(place, delete_objects))
+        _raise_all(call_cluster(connection, delete_objects))
 
     return command
 

@@ -253,7 +253,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def read_parts(path: str) -> tuple[Part, ...]:
+def read_file_objects(path: str) -> tuple[FileObject, ...]:
     """Read the objects of all kinds from a file, or from stdin if the path is `-`.
 
     Raises `Failure` if the file cannot be read, or if a document is not an object with a name.
@@ -319,7 +319,7 @@ def _read_file(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileObject:
     """A document in a file, or an item of a List.
 
     `prefix` is the path of the item in its document.
@@ -346,7 +346,7 @@ class Part:
         return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
 
-def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part]:
+def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[FileObject]:
     for document in read_yaml(text):
         if isinstance(document, TextError):
             problems.append(f"{file}:{document.line}:{document.column}: {document.message}")
@@ -359,12 +359,12 @@ def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part
                 problems.append(f"{file}:{line}: List: items: is not a list of objects")
                 continue
             for i, item in enumerate(items):
-                yield Part(item, file, text, document, f"items[{i}]")
+                yield FileObject(item, file, text, document, f"items[{i}]")
         elif value is not None:
-            yield Part(value, file, text, document)
+            yield FileObject(value, file, text, document)
 
 
-def _read_manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
+def _read_manifest(kind: Kind, part: FileObject, problems: list[str]) -> Manifest | None:
     if not isinstance(part.value, dict):
         problems.append(
             f"{part.location()}: {quote(part.value)} is not an object: a {kind} is expected"

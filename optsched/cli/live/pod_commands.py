@@ -18,22 +18,22 @@ from optsched.cli.base.connection import (
     Exit,
     Failure,
     call_cluster,
-    check_named,
+    check_exists,
     cluster_options,
     if_allowed,
-    listed,
-    listed_in,
+    list_in_namespace,
+    list_kind,
 )
 from optsched.cli.base.options import WIDE, output_option, show_list, with_namespace, with_queues
 from optsched.cli.base.table_columns import PODS, name_of, namespace_of, queue_of_pod
-from optsched.cli.live.target_names import names_of, namespace_option
+from optsched.cli.live.target_names import complete_names, namespace_option
 from optsched.controllers.job.object_names import group_name
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, gang_named_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
@@ -51,13 +51,17 @@ def pod() -> None:
 @namespace_option()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
 @click.option(
-    "-q", "--queue", default="", shell_complete=names_of(QUEUE), help="Only pods of this queue."
+    "-q",
+    "--queue",
+    default="",
+    shell_complete=complete_names(QUEUE),
+    help="Only pods of this queue.",
 )
 @click.option(
-    "-j", "--job", default="", shell_complete=names_of(JOB), help="Only pods of this job."
+    "-j", "--job", default="", shell_complete=complete_names(JOB), help="Only pods of this job."
 )
 def list_pods(
-    place: Place, form: str, namespace: str, *, all_namespaces: bool, **which: str
+    connection: Connection, form: str, namespace: str, *, all_namespaces: bool, **which: str
 ) -> None:
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
@@ -66,15 +70,15 @@ def list_pods(
 
     async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:
         inside = None if all_namespaces else namespace
-        found = await listed_in(client, POD, inside, labels=labels)
+        found = await list_in_namespace(client, POD, inside, labels=labels)
         wants_queues = bool(queue) or form == WIDE
         queues = await queues_of_groups(client, inside) if wants_queues else {}
         if not in_queue(found, queue, queues) and not (job and found):
             named = [] if inside is None else [Ref(JOB, inside or client.namespace, job)]
-            await check_named(client, Ref(QUEUE, "", queue), *named)
+            await check_exists(client, Ref(QUEUE, "", queue), *named)
         return found, queues
 
-    all_, queues = call_cluster(place, list_pods)
+    all_, queues = call_cluster(connection, list_pods)
     pods = in_queue(all_, queue, queues)
     if job and all_ and not pods:
         others = ", ".join(sorted({find_queue_of_pod(each, queues) for each in all_}))
@@ -99,7 +103,9 @@ async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[
     """
     inside = "" if namespace is None else namespace or client.namespace
     subject = "queues set by admission are not shown"
-    found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), subject, [])
+    found: list[dict[str, Any]] = await if_allowed(
+        list_kind(client, POD_GROUP, inside), subject, []
+    )
     return {
         (namespace_of(group), name_of(group)): (group.get("spec") or {}).get("queue")
         or DEFAULT_QUEUE

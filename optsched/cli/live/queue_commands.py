@@ -16,9 +16,9 @@ from optsched.cli.base.connection import (
     Failure,
     call_cluster,
     cluster_options,
-    create,
-    listed,
-    read,
+    create_object,
+    list_kind,
+    read_object,
 )
 from optsched.cli.base.options import (
     MOST_INT32,
@@ -35,9 +35,9 @@ from optsched.cli.base.table_columns import (
     QUEUES,
     Column,
     Table,
-    amounts,
-    in_tree,
+    format_amounts,
     name_of,
+    order_as_tree,
     parent_of,
 )
 from optsched.cli.live.manifests import (
@@ -47,13 +47,13 @@ from optsched.cli.live.manifests import (
     queue_manifest,
     queue_spec,
 )
-from optsched.cli.live.target_names import names_of, single_name
+from optsched.cli.live.target_names import complete_names, single_name
 from optsched.units import parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.cli.base.options import Command
     from optsched.kube.client.client import Client
 
@@ -77,7 +77,7 @@ _IDLE_IN_ROOT: Final = {
 def queue_name(command: Command) -> Command:
     """Add NAME, `-N` and `-n` to a command, and pass the queue name to it as `name`."""
 
-    @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
+    @click.argument("positional", metavar="NAME", default="", shell_complete=complete_names(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
     @click.option("-n", "short", default="", help="Name of the queue, as in vcctl.")
     @functools.wraps(command)
@@ -127,11 +127,11 @@ def queue() -> None:
 @cluster_options
 @output_option()
 @click.option("--tree", is_flag=True, help="Show queues as a tree.")
-def list_queues(place: Place, form: str, *, tree: bool) -> None:
+def list_queues(connection: Connection, form: str, *, tree: bool) -> None:
     """List all queues."""
-    found = call_cluster(place, lambda client: listed(client, QUEUE))
+    found = call_cluster(connection, lambda client: list_kind(client, QUEUE))
     if tree and form in (TABLE, WIDE) and found:
-        placed = in_tree(found)
+        placed = order_as_tree(found)
         lead = {name_of(obj): strokes for obj, strokes in placed}
         name = Column("Name", lambda obj, _: lead[name_of(obj)] + name_of(obj))
         table = Table(QUEUES.read, (name, *QUEUES.columns[1:]))
@@ -144,10 +144,12 @@ def list_queues(place: Place, form: str, *, tree: bool) -> None:
 @cluster_options
 @output_option()
 @queue_name
-def get_queue(place: Place, form: str, name: str) -> None:
+def get_queue(connection: Connection, form: str, name: str) -> None:
     """Show one queue."""
     print_object(
-        QUEUE, call_cluster(place, lambda client: read(client, Ref(QUEUE, "", name))), form
+        QUEUE,
+        call_cluster(connection, lambda client: read_object(client, Ref(QUEUE, "", name))),
+        form,
     )
 
 
@@ -164,18 +166,20 @@ def get_queue(place: Place, form: str, name: str) -> None:
     show_default=True,
     help="Initial state of the queue.",
 )
-def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: str) -> None:
+def create_queue(
+    connection: Connection, form: str, name: str, fields: QueueFlags, state: str
+) -> None:
     """Create a queue, of weight 1 by default."""
     manifest = queue_manifest(name, fields if fields.weight else replace(fields, weight=1))
 
     async def create_queue(client: Client) -> Raw:
-        queue = await create(client, Ref(QUEUE, "", name), manifest)
+        queue = await create_object(client, Ref(QUEUE, "", name), manifest)
         if state != "Open":
             await _command(client, queue, CLOSE)
         return queue
 
     print_change(
-        QUEUE, call_cluster(place, create_queue), form, f"create queue {name} successfully"
+        QUEUE, call_cluster(connection, create_queue), form, f"create queue {name} successfully"
     )
 
 
@@ -187,7 +191,9 @@ def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: 
 @click.option(
     "-a", "--action", type=click.Choice([*_ACTIONS, _UPDATE]), required=True, help="The action."
 )
-def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action: str) -> None:
+def operate_queue(
+    connection: Connection, form: str, name: str, fields: QueueFlags, action: str
+) -> None:
     """Open, close or change a queue.
 
     To open or close a queue, the command creates a Command, which the queue controller executes.
@@ -201,7 +207,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
     done = f"{action} queue {name} successfully"
 
     async def operated(client: Client) -> tuple[Raw, str]:
-        obj = await read(client, Ref(QUEUE, "", name))
+        obj = await read_object(client, Ref(QUEUE, "", name))
         if action == _UPDATE:
             idle = next((text for field, text in _IDLE_IN_ROOT.items() if field in patch), "")
             if name == ROOT_QUEUE and idle:
@@ -210,7 +216,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
             if all(_includes(spec.get(key), value, key) for key, value in patch.items()):
                 return obj, f"queue {name} already has these values"
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch}), done
-        states = {name_of(each): state_of(each) for each in await listed(client, QUEUE)}
+        states = {name_of(each): state_of(each) for each in await list_kind(client, QUEUE)}
         if action == "close" and name == ROOT_QUEUE:
             why = "every other queue is below it"
             raise Failure(f"queue {name} cannot be closed: {why}", Exit.CONFLICT)
@@ -223,7 +229,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
         await _command(client, obj, _ACTIONS[action])
         return obj, done
 
-    obj, message = call_cluster(place, operated)
+    obj, message = call_cluster(connection, operated)
     print_change(QUEUE, obj, form, message)
 
 
@@ -258,25 +264,27 @@ def state_of(obj: Raw) -> str:
 
 async def _command(client: Client, obj: Raw, action: str) -> None:
     manifest = command_manifest(QUEUE, obj, action, client.namespace)
-    await create(client, Ref(COMMAND, client.namespace, ""), manifest)
+    await create_object(client, Ref(COMMAND, client.namespace, ""), manifest)
 
 
 @queue.command("delete")
 @cluster_options
 @output_option()
 @queue_name
-def delete_queue(place: Place, form: str, name: str) -> None:
+def delete_queue(connection: Connection, form: str, name: str) -> None:
     """Delete a queue that has neither child queues nor allocated pods."""
 
     async def deleted(client: Client) -> Raw:
-        obj = await read(client, Ref(QUEUE, "", name))
-        problem = why_not_deleted(obj, await listed(client, QUEUE))
+        obj = await read_object(client, Ref(QUEUE, "", name))
+        problem = why_not_deleted(obj, await list_kind(client, QUEUE))
         if problem:
             raise Failure(f"queue {name} is not deleted: {problem}", Exit.CONFLICT)
         await client.delete(Ref(QUEUE, "", name), obj["metadata"]["uid"])
         return obj
 
-    print_change(QUEUE, call_cluster(place, deleted), form, f"delete queue {name} successfully")
+    print_change(
+        QUEUE, call_cluster(connection, deleted), form, f"delete queue {name} successfully"
+    )
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
@@ -293,5 +301,5 @@ def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
     allocated = (obj.get("status") or {}).get("allocated") or {}
     held = {resource: q for resource, q in allocated.items() if parse_amount(resource, q)}
     if held:
-        return f"its pods hold {amounts(held)}"
+        return f"its pods hold {format_amounts(held)}"
     return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from optsched.cli.base.connection import call_cluster, cluster_options
-from optsched.cli.base.console import print_text, remarks
+from optsched.cli.base.console import print_text, stderr
 from optsched.cli.base.options import Seconds, WholeNumber
 from optsched.cli.base.path_arguments import OutputPath, check_folder, check_outputs, is_standard
 from optsched.formats.files.atomic_write import write_atomically
@@ -20,7 +20,7 @@ from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cli.base.connection import Place
+    from optsched.cli.base.connection import Connection
     from optsched.kube.client.listing import Raw
 
 
@@ -51,7 +51,11 @@ EVERY_S: Final = 10.0
     "--times", type=WholeNumber(min=1), help="Number of snapshots; unlimited if not given."
 )
 def snapshot(
-    place: Place, out: Path | None, folder: Path | None, every: float | None, times: int | None
+    connection: Connection,
+    out: Path | None,
+    folder: Path | None,
+    every: float | None,
+    times: int | None,
 ) -> None:
     """Write the cluster objects that a scheduler reads.
 
@@ -64,7 +68,7 @@ def snapshot(
             raise click.UsageError(
                 "--out writes one snapshot, --record many: give only one of them"
             )
-        _record_snapshots(place, folder, every or EVERY_S, times)
+        _record_snapshots(connection, folder, every or EVERY_S, times)
         return
     for option, given in (("--every", every), ("--times", times)):
         if given is not None:
@@ -78,8 +82,8 @@ def snapshot(
         # The output must not overwrite a kubeconfig.
         from optsched.kube.client.kubeconfig import default_places, list_paths
 
-        check_outputs({"--out": [out]}, list_paths(place.kubeconfig or default_places()))
-    objects = _capture(place)
+        check_outputs({"--out": [out]}, list_paths(connection.kubeconfig or default_places()))
+    objects = _capture(connection)
     try:
         if out is not None:
             write_atomically(out, "".join(write(objects)))
@@ -88,34 +92,36 @@ def snapshot(
                 file.writelines(write(objects))
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
-    print_text(remarks(), f"{out or 'written'}: {_count_kinds(objects)}", "dim")
+    print_text(stderr(), f"{out or 'written'}: {_count_kinds(objects)}", "dim")
 
 
-def _record_snapshots(place: Place, folder: Path, every_s: float, times: int | None) -> None:
+def _record_snapshots(
+    connection: Connection, folder: Path, every_s: float, times: int | None
+) -> None:
     """Write a snapshot every `every_s` seconds; each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = len(list(folder.glob("snapshot-*.yaml")))
         for taken in count(1) if times is None else range(1, times + 1):
-            objects = _capture(place)
+            objects = _capture(connection)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
             write_atomically(target, "".join(yaml_bundle(objects)))
-            print_text(remarks(), f"{target}: {_count_kinds(objects)}", "dim")
+            print_text(stderr(), f"{target}: {_count_kinds(objects)}", "dim")
             if taken != times:
                 time.sleep(every_s)
     except OSError as e:
         raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
     except KeyboardInterrupt:
-        print_text(remarks(), f"stopped after {taken} snapshots in {folder}", "dim")
+        print_text(stderr(), f"stopped after {taken} snapshots in {folder}", "dim")
 
 
-def _capture(place: Place) -> list[Raw]:
+def _capture(connection: Connection) -> list[Raw]:
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 
-    return call_cluster(place, lambda client: capture(client, SystemClock().now_ms()))
+    return call_cluster(connection, lambda client: capture(client, SystemClock().now_ms()))
 
 
 def _count_kinds(objects: Iterable[Raw]) -> str:

@@ -131,8 +131,10 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
     named = f"Name of the {kind.singular}."
 
     def add(command: Command) -> Command:
-        @click.argument("name", default="", shell_complete=names_of(kind))
-        @click.option("-N", "--name", "flag", default="", shell_complete=names_of(kind), help=named)
+        @click.argument("name", default="", shell_complete=complete_names(kind))
+        @click.option(
+            "-N", "--name", "flag", default="", shell_complete=complete_names(kind), help=named
+        )
         @click.option("-n", "short", default="", help=short_help)
         @click.option(
             "--namespace",
@@ -153,24 +155,26 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
     return add
 
 
-def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+def complete_names(
+    kind: Kind,
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Return a shell completion that lists the names of a kind's objects; empty after an error."""
 
     def complete(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from optsched.cli.base.connection import Place
+        from optsched.cli.base.connection import Connection
 
         flags = context.params
-        place = Place(flags.get("kubeconfig") or "", flags.get("master") or "")
+        connection = Connection(flags.get("kubeconfig") or "", flags.get("master") or "")
         namespace = flags.get("namespace") or flags.get("short") or ""
-        found = known_names(kind, place, namespace if kind.namespaced else "")
+        found = known_names(kind, connection, namespace if kind.namespaced else "")
         return [CompletionItem(name) for name in found if name.startswith(prefix)]
 
     return complete
 
 
-def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
+def known_names(kind: Kind, connection: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
     """Return the names of a kind's objects; empty after an error or COMPLETION_S seconds."""
     import asyncio
 
@@ -185,6 +189,6 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
             return [name_of(obj) for obj in await list_objects(client, kind, Selection(inside))]
 
     try:
-        return sorted(call_cluster(place, names))
+        return sorted(call_cluster(connection, names))
     except (click.ClickException, TimeoutError):
         return []

@@ -21,8 +21,8 @@ from optsched.api.kinds import (
     QUEUE,
     kind_of,
 )
-from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
-from optsched.cli.base.console import echo, print_text, remarks
+from optsched.cli.base.connection import Connection, Exit, Failure, call_cluster, cluster_options
+from optsched.cli.base.console import echo, print_text, stderr
 from optsched.cli.base.options import (
     JSON,
     TABLE,
@@ -30,28 +30,23 @@ from optsched.cli.base.options import (
     YAML,
     Seconds,
     form_option,
+    format_document,
     show_rows,
     solver_option,
     tenant_claim_options,
-    written,
 )
-from optsched.cli.base.path_arguments import (
-    ModelSource,
-    Source,
-    plugins_dir_option,
-    single_model,
-)
+from optsched.cli.base.path_arguments import ModelSource, Source, plugins_dir_option, single_model
 from optsched.cli.base.session_context import session_context
 from optsched.cli.base.table_columns import name_of, namespace_of
 from optsched.cli.live.admission_checks import UID, DryRun, QuotaUsage
 from optsched.cli.live.cluster_state import (
     MODEL,
     classes_in,
-    from_file,
-    live,
     policy_for,
+    read_cluster_file,
+    read_live_cluster,
 )
-from optsched.cli.live.manifests import file_option, read_parts
+from optsched.cli.live.manifests import file_option, read_file_objects
 from optsched.cli.live.target_names import namespace_option
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job
@@ -74,7 +69,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.cli.live.cluster_state import Cluster
-    from optsched.cli.live.manifests import Part
+    from optsched.cli.live.manifests import FileObject
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
@@ -162,7 +157,7 @@ class Options:
 @plugins_dir_option
 @tenant_claim_options
 @form_option((TABLE, WIDE, JSON, YAML))
-def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
+def what_if(connection: Connection, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
     """Predict whether a job would start now, where, and which pods it would evict.
 
     Read-only: the command reads the cluster once, adds the objects of the files to a copy, and runs
@@ -170,17 +165,19 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     9 if one could never start.
     """
     options = Options(**given)
-    parts = [part for path in options.files for part in read_parts(path)]
-    cluster = from_file(options.snapshot) if options.snapshot else live(place)
+    parts = [part for path in options.files for part in read_file_objects(path)]
+    cluster = (
+        read_cluster_file(options.snapshot) if options.snapshot else read_live_cluster(connection)
+    )
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
     request = _parse_request(parts, cluster, options.namespace, options.names)
     if not options.snapshot:
-        request = _rehearse_request(place, request, cluster)
+        request = _dry_run_request(connection, request, cluster)
     _check_scheduler(request, options.names)
     later = {gang.key: gang.later for gang in request.gangs}
     found = _decide(cluster.objects, request, policy, options)
     if form in (JSON, YAML):
-        echo(written(document(found, policy.name, later), form), nl=False)
+        echo(format_document(build_document(found, policy.name, later), form), nl=False)
     else:
         if found.added:
             rows = [_format_row(answer, wide=form == WIDE) for answer in found.added]
@@ -255,7 +252,7 @@ class _Request:
 
 
 def _parse_request(
-    parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
+    parts: Sequence[FileObject], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
     """Split the files' objects into gangs and other objects; `names` are the scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
@@ -280,7 +277,7 @@ def _parse_request(
             head = f"Job {obj['metadata']['name']}"
             problems += part.describe_errors(head, errors)
             for remark in part.describe_errors(head, unknown_fields(JOB, part.value)):
-                print_text(remarks(), f"Warning: {remark}", "yellow")
+                print_text(stderr(), f"Warning: {remark}", "yellow")
             if expanded is not None:
                 key = f"{namespace_of(obj)}/{name_of(expanded.group)}"
                 gangs.append(_Gang(key, expanded.group, expanded.pods, obj, expanded.later))
@@ -289,7 +286,7 @@ def _parse_request(
         else:
             message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
             why = "name the Job that it creates instead" if kind in _CREATORS else _UNREAD
-            print_text(remarks(), f"{message}: {why}", "yellow")
+            print_text(stderr(), f"{message}: {why}", "yellow")
     if problems or not (gangs or objects):
         raise Failure("\n".join(problems) or _NOTHING, Exit.USAGE)
     loose, others = _split_gangs(objects, names)
@@ -316,7 +313,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
     return [_Gang(key, groups.get(key), pods.get(key, [])) for key in keys], others
 
 
-def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Request:
+def _dry_run_request(connection: Connection, request: _Request, cluster: Cluster) -> _Request:
     """Dry-run a request and return it with its objects as mutated by admission."""
     added = {_kind_and_name(obj) for obj in request.objects} - {
         _kind_and_name(obj) for obj in cluster.objects
@@ -325,22 +322,22 @@ def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Req
 
     async def rehearse_all(client: Client) -> _Request:
         refused: dict[str, str] = {}
-        objects = [await _rehearse_queue(client, obj, refused) for obj in request.objects]
+        objects = [await _dry_run_queue(client, obj, refused) for obj in request.objects]
         if unused := refused.keys() - {_find_queue_name(gang) for gang in request.gangs}:
             raise Failure("\n".join(refused[name] for name in sorted(unused)))
         gangs = [
             replace(gang, refusal=refused[queue])
             if (queue := _find_queue_name(gang)) in refused
-            else await _rehearse(client, gang, classes, added)
+            else await _dry_run_gang(client, gang, classes, added)
             for gang in request.gangs
         ]
         return _Request(tuple(gangs), tuple(obj for obj in objects if obj is not None))
 
     is_asked = request.gangs or any(kind_of(obj) == QUEUE for obj in request.objects)
-    return call_cluster(place, rehearse_all) if is_asked else request
+    return call_cluster(connection, rehearse_all) if is_asked else request
 
 
-async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
+async def _dry_run_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
     """Return a Queue as mutated by admission, and any other object unchanged.
 
     If the API server rejects the Queue, return None and add the reason to `refused`, keyed by queue
@@ -351,7 +348,7 @@ async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> 
     run = DryRun(client)
     admitted = await run.create(QUEUE, obj)
     for remark in run.remarks:
-        print_text(remarks(), remark, "yellow")
+        print_text(stderr(), remark, "yellow")
     if run.refusal:
         refused[name_of(obj)] = run.refusal
         return None
@@ -364,7 +361,7 @@ def _find_queue_name(gang: _Gang) -> str:
     return str((named.get("spec") or {}).get("queue") or "")
 
 
-async def _rehearse(
+async def _dry_run_gang(
     client: Client, gang: _Gang, classes: Mapping[str, Raw], added: Collection[tuple[str, str]]
 ) -> _Gang:
     """Dry-run a gang and return it as mutated by admission.
@@ -383,7 +380,7 @@ async def _rehearse(
     if unknown:
         what = " and ".join(" ".join(each) for each in unknown)
         message = f"admission did not check {job_name(gang.key)}: the cluster has no {what} yet"
-        print_text(remarks(), message, "yellow")
+        print_text(stderr(), message, "yellow")
         return gang
     run = DryRun(client)
     if gang.job is not None and gang.group is not None:
@@ -394,7 +391,7 @@ async def _rehearse(
         group = None if gang.group is None else await run.create_group(gang.group)
         gang = replace(gang, group=group, pods=await run.create_pods(gang.pods))
     for remark in run.remarks:
-        print_text(remarks(), remark, "yellow")
+        print_text(stderr(), remark, "yellow")
     return replace(gang, refusal=run.refusal, quota=run.quota)
 
 
@@ -422,7 +419,7 @@ def _decide(
     objects: Sequence[Raw], request: _Request, policy: Policy, options: Options
 ) -> Predictions:
     limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
-    console = remarks()
+    console = stderr()
     with (
         console.status(f"deciding with {policy.name}"),
         session_context(policy, limits, deterministic=options.deterministic) as around,
@@ -467,7 +464,7 @@ def _decide(
 
 
 @dataclass(frozen=True, slots=True)
-class _Limited:
+class _QuotaResult:
     """A request without the pods that exceed a ResourceQuota.
 
     Attributes
@@ -484,7 +481,7 @@ class _Limited:
     beyond: Mapping[str, tuple[Reason, int]]
 
 
-def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
+def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _QuotaResult:
     """Keep a request's pods, in order of creation, as long as they fit into the ResourceQuotas."""
     usage = QuotaUsage([*objects, *request.objects])
     over: dict[str, tuple[Reason, bool]] = {}
@@ -504,10 +501,10 @@ def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
                 beyond[gang.key] = reason, len(gang.pods)
                 gang = replace(gang, pods=(*minimum, *kept))
         gangs.append(gang)
-    return _Limited(replace(request, gangs=tuple(gangs)), over, beyond)
+    return _QuotaResult(replace(request, gangs=tuple(gangs)), over, beyond)
 
 
-def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
+def _apply_quotas(found: Predictions, limited: _QuotaResult) -> Predictions:
     """Return the predictions, corrected for jobs and pods that exceed a ResourceQuota."""
     answers = []
     for answer in found.added:
@@ -529,7 +526,9 @@ def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
     return replace(found, added=tuple(answers))
 
 
-def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def build_document(
+    found: Predictions, policy: str, later: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """Return the predictions as JSON data; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",

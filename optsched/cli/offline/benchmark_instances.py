@@ -16,7 +16,7 @@ import click
 
 from optsched.cli.base.command_errors import WrongUsage
 from optsched.cli.base.options import JSON, SEED, TABLE, YAML, Seconds, current_names, form_option
-from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable, is_standard
+from optsched.cli.base.path_arguments import OutputPath, WriteError, check_writable, is_standard
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
 
@@ -127,7 +127,7 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
     if out is not None:
         try:
             check_writable(out)
-        except KeepError as e:
+        except WriteError as e:
             raise click.BadParameter(str(e), ctx, param) from e
     return out
 

@@ -14,18 +14,18 @@ import click
 from rich.table import Table
 
 from optsched.cli.base.command_errors import BAD_INPUT, STOPPED, name_inputs
-from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr, stdout
 from optsched.cli.base.options import TABLE, WholeNumber, form_option
 from optsched.cli.base.path_arguments import (
     InputPath,
-    KeepError,
     ModelSource,
     OutputPath,
     TraceSource,
+    WriteError,
     is_standard,
     make_folder,
 )
-from optsched.cli.base.session_context import shelf_of
+from optsched.cli.base.session_context import plugin_source_of
 from optsched.cli.offline.replay_options import (
     ReplayOptions,
     check_files,
@@ -251,7 +251,7 @@ def compare(
     """
     tls = Tls(dask_ca, dask_cert, dask_key)
     options = CompareOptions(tls=tls, **flags)
-    console = remarks()
+    console = stderr()
     for option, given in (("--model", options.models), ("TRACES", options.traces)):
         twice = [name for name, number in Counter(given).items() if number > 1]
         if twice:
@@ -268,7 +268,7 @@ def compare(
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
-    except KeepError as e:
+    except WriteError as e:
         raise click.ClickException(str(e)) from e
     except OSError as e:
         raise click.ClickException(f"{e.filename or options.out}: {e.strerror}") from e
@@ -278,7 +278,7 @@ def compare(
     elif options.form == "csv":
         echo(comparison.as_csv(), nl=False)
     else:
-        show_comparison(console if is_standard(options.report) else output(), comparison)
+        show_comparison(console if is_standard(options.report) else stdout(), comparison)
     for name, fault in comparison.failures.items():
         print_text(console, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
@@ -300,10 +300,10 @@ def compare(
 
 
 def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
-    shelf = shelf_of(flags.plugins_dir)
+    plugins = plugin_source_of(flags.plugins_dir)
     policies = {}
     for name in flags.models:
-        policy = load_policy(name, lambda path: path.read_text("utf-8"), shelf)
+        policy = load_policy(name, lambda path: path.read_text("utf-8"), plugins)
         for warning in policy.warnings:
             print_text(console, f"{name}: {warning}", "yellow")
         policies[name_inputs(name)] = with_solver(policy, flags.solver)

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from optsched.cli.base.command_errors import BAD_INPUT
-from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr, stdout
 from optsched.cli.base.options import JSON, TABLE, form_option
 from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
@@ -48,9 +48,9 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
     written by `optsched simulate --out`.
     """
     try:
-        found = _read_charges(folder, remarks())
+        found = _read_charges(folder, stderr())
     except InstanceError as e:
-        print_text(remarks(), str(e), "red")
+        print_text(stderr(), str(e), "red")
         sys.exit(BAD_INPUT)
     if form == "json":
         echo(write_json(found.as_json(), indent=2))
@@ -75,7 +75,7 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
         table.add_row(
             "all", *([""] if by == "both" else []), *_format_cells(found.total), style="bold"
         )
-        output().print(table)
+        stdout().print(table)
 
 
 def _read_charges(folder: Path, console: Console) -> Chargeback:

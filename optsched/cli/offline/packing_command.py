@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.options import JSON, TABLE, show_rows, written
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED
+from optsched.cli.base.console import echo, print_text, stderr
+from optsched.cli.base.options import JSON, TABLE, format_document, show_rows
 from optsched.cli.base.path_arguments import (
     check_finite,
     check_outputs,
@@ -79,7 +79,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     code is 0 if all instances were packed and verified, 2 for bad input, 3 if no packing was found,
     4 if the file could not be written, and 130 after Ctrl-C.
     """
-    console, form, out = remarks(), options["form"], options["out"]
+    console, form, out = stderr(), options["form"], options["out"]
     check_standard_output(out, form)
     if out is not None:
         check_outputs({"--out": [out]}, [file_of(Path(file)) for file in files])
@@ -118,11 +118,11 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
                 console if is_standard(out) else None,
             )
         else:
-            echo(written(whole, form), nl=False)
+            echo(format_document(whole, form), nl=False)
         if out is not None:
-            text = written(whole, form_of(out) or JSON)
+            text = format_document(whole, form_of(out) or JSON)
             if not write_and_report(console, out, text):
-                code = code or NOT_KEPT
+                code = code or NOT_WRITTEN
     sys.exit(code)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.options import TABLE, WholeNumber, show_rows, written
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED
+from optsched.cli.base.console import echo, print_text, stderr
+from optsched.cli.base.options import TABLE, WholeNumber, format_document, show_rows
 from optsched.cli.base.path_arguments import (
     BadInput,
     Source,
@@ -119,7 +119,7 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     costs are too large for an exact sum, 4 if the file could not be written, and 130 after
     Ctrl-C.
     """
-    console, flags = remarks(), ReassignmentOptions(**options)
+    console, flags = stderr(), ReassignmentOptions(**options)
     if flags.assignment is None and initial_file(model) == model:
         raise BadInput(f"{model}: is not called model_*.txt: give --assignment as well")
     check_standard_output(flags.out, flags.form)
@@ -138,9 +138,9 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
         if form is None:
             text = write_assignment(result.machine_of)
         else:
-            text = written(_build_document(model, problem, result, flags), form)
+            text = format_document(_build_document(model, problem, result, flags), form)
         if not write_and_report(console, flags.out, text):
-            code = code or NOT_KEPT
+            code = code or NOT_WRITTEN
     sys.exit(code)
 
 
@@ -168,7 +168,7 @@ def _print_result(
     model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> None:
     if flags.form != TABLE:
-        echo(written(_build_document(model, problem, result, flags), flags.form), nl=False)
+        echo(format_document(_build_document(model, problem, result, flags), flags.form), nl=False)
         return
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
@@ -180,7 +180,7 @@ def _print_result(
     rows.append(["bound", "", f"≥ {result.bound}"])
     rows.append(["gap", "", f"{100 * result.gap:.3g} %" if result.gap else "0"])
     is_piped = is_standard(flags.out)
-    show_rows(HEADINGS, rows, remarks() if is_piped else None)
+    show_rows(HEADINGS, rows, stderr() if is_piped else None)
     moved = sum(a != b for a, b in zip(result.machine_of, problem.initial, strict=True))
     seconds = result.history[-1][0]
     echo(

@@ -22,7 +22,7 @@ from optsched.cli.base.path_arguments import (
     check_outputs,
     is_standard,
 )
-from optsched.cli.base.session_context import files_of_plugins
+from optsched.cli.base.session_context import list_plugin_files
 from optsched.cli.offline.report_page import check_report
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import files_of
@@ -155,7 +155,7 @@ def check_files(
     inputs = [
         *files_of_traces(traces, options.trace_format),
         *(files_of_traces([str(options.nodes)], None) if options.nodes else []),
-        *files_of_plugins(options.plugins_dir),
+        *list_plugin_files(options.plugins_dir),
         *map(Path, models),
         *more_inputs,
     ]

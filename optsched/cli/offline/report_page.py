@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.console import echo, print_text
-from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable, is_standard
+from optsched.cli.base.path_arguments import OutputPath, WriteError, check_writable, is_standard
 from optsched.policy.load import load_policy
 from optsched.policy.policy import definition
 from optsched.study.reports.page import render, write_page
@@ -36,7 +36,7 @@ def check_report(target: Path | None) -> None:
         raise click.ClickException(f"{target}: there is no folder {target.parent}")
     try:
         check_writable(target)
-    except KeepError as e:
+    except WriteError as e:
         raise click.ClickException(str(e)) from e
 
 

@@ -15,18 +15,18 @@ from rich.table import Table
 
 from optsched import __version__
 from optsched.cli.base.command_errors import BAD_INPUT, STOPPED
-from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.console import echo, print_text, stderr, stdout
 from optsched.cli.base.options import JSON, SEED, TABLE, WholeNumber, form_option
 from optsched.cli.base.path_arguments import (
-    KeepError,
     ModelSource,
     OutputPath,
     TraceSource,
+    WriteError,
     is_standard,
     make_folder,
     single_model,
 )
-from optsched.cli.base.session_context import keep_for_good, policy_of
+from optsched.cli.base.session_context import freeze_objects, policy_of
 from optsched.cli.offline.replay_options import (
     ReplayOptions,
     check_files,
@@ -34,11 +34,7 @@ from optsched.cli.offline.replay_options import (
     replay_options,
     show_problems,
 )
-from optsched.cli.offline.report_page import (
-    base_definition,
-    report_option,
-    write_report,
-)
+from optsched.cli.offline.report_page import base_definition, report_option, write_report
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -186,7 +182,7 @@ def simulate(trace: str, **options: Any) -> None:  # noqa: ANN401  click checks 
     synthetic trace. The exit code is 0 after a complete replay, 2 for bad input, and 130 after
     Ctrl-C.
     """
-    console, flags = remarks(), SimulateOptions(**options)
+    console, flags = stderr(), SimulateOptions(**options)
     if flags.out is None and flags.resume:
         raise click.UsageError(
             "--resume needs the folder of the stopped replay: name it with --out"
@@ -204,9 +200,9 @@ def simulate(trace: str, **options: Any) -> None:  # noqa: ANN401  click checks 
     if flags.out is not None:
         try:
             make_folder(flags.out)
-        except KeepError as e:
+        except WriteError as e:
             raise click.ClickException(str(e)) from e
-    keep_for_good()
+    freeze_objects()
     run = _Run(given, policy, flags)
     try:
         with solver_of(policy) as solver, console.status("playing") as status:
@@ -221,7 +217,7 @@ def simulate(trace: str, **options: Any) -> None:  # noqa: ANN401  click checks 
     if flags.form == "json":
         echo(write_json(result, indent=2))
     else:
-        show_result(console if is_standard(flags.report) else output(), result)
+        show_result(console if is_standard(flags.report) else stdout(), result)
     if flags.report is not None and run.timeline_builder is not None:
         plan = None if run.simulation is None else run.simulation.last_plan
         pending = {} if plan is None else plan.pending

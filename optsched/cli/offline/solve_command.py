@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED
+from optsched.cli.base.console import echo, print_text, stderr, stdout
 from optsched.cli.base.options import JSON, SEED, TABLE, Seconds, form_option, solver_option
 from optsched.cli.base.path_arguments import (
-    KeepError,
     ModelSource,
     OutputPath,
     Source,
+    WriteError,
     check_folder,
     check_outputs,
     check_writable,
@@ -26,7 +26,7 @@ from optsched.cli.base.path_arguments import (
     plugins_dir_option,
     write_and_report,
 )
-from optsched.cli.base.session_context import collect_less, files_of_plugins, policy_of
+from optsched.cli.base.session_context import collect_less, list_plugin_files, policy_of
 from optsched.cli.offline.benchmark_instances import OrBenchmark
 from optsched.cli.offline.report_page import (
     base_definition,
@@ -37,12 +37,12 @@ from optsched.cli.offline.report_page import (
 from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
 from optsched.cli.offline.solve_model import (
     Gap,
-    Job,
     ModelFiles,
     Solved,
-    earlier_result,
+    SolveJob,
+    read_earlier_result,
     solve_one,
-    stopping,
+    stop_on_signals,
 )
 from optsched.cluster.reasons import READ_CODES
 from optsched.controllers.job.preview import preview_jobs
@@ -165,7 +165,7 @@ def solve(
     prints and writes the incumbent. The exit code is 0 if a verified plan was found, 2 for bad
     input, 3 if no plan was found, 4 if a file could not be written, and 130 after Ctrl-C.
     """
-    console, flags = remarks(), Options(files=ModelFiles(out, result, resume), **options)
+    console, flags = stderr(), Options(files=ModelFiles(out, result, resume), **options)
     _check_outputs(instance, flags, [flags.files])
     if flags.prints_a_file and flags.form != TABLE:
         raise click.UsageError("-o and the output file `-` both write to the standard output")
@@ -180,7 +180,7 @@ def solve(
         raise
     except click.ClickException as e:
         print_text(console, e.format_message(), "red")
-        code = NOT_KEPT
+        code = NOT_WRITTEN
     except KeyboardInterrupt:
         print_text(console, "interrupted before the first plan", "red")
         code = STOPPED
@@ -195,7 +195,7 @@ def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles
     outs = [p.out for p in places if p.out is not None]
     results = [p.result for p in places if p.result is not None]
     reports = [options.report] if options.report is not None else []
-    inputs = [*map(Path, options.models), *files_of_plugins(options.plugins_dir)]
+    inputs = [*map(Path, options.models), *list_plugin_files(options.plugins_dir)]
     with suppress(InstanceError):  # `_solve` reports an unreadable instance
         inputs += files_of(instance)
     check_outputs({"--out": outs, "--result": results, "--report": reports}, inputs)
@@ -218,7 +218,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
     jobs = [_job_of(console, options, each, identity, places[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
     is_kept = True
-    with stopping(
+    with stop_on_signals(
         lambda: print_text(console, "stopping; press Ctrl-C again to end immediately", "yellow")
     ) as stop:
         for job in jobs:
@@ -235,7 +235,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
         echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
         measured = [(s.policy.name, measure_plan(read.snapshot, s.report.plan)) for s in solved]
-        show_models(remarks() if options.prints_a_file else output(), measured)
+        show_models(stderr() if options.prints_a_file else stdout(), measured)
     if options.report is not None and solved:
         answers = [
             SolvedModel(s.result, definition(s.policy), measure_plan(read.snapshot, s.report.plan))
@@ -246,7 +246,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
         return stop.code
     if any(each.report.plan.certificate.engine == NOTHING for each in solved):
         return NO_PLAN
-    return 0 if is_kept else NOT_KEPT
+    return 0 if is_kept else NOT_WRITTEN
 
 
 # --- inputs --------------------------------------------------------------------------------------
@@ -323,9 +323,9 @@ def _places_of(
             if len(policies) > 1:
                 _make_folder(path.parent)
             check_writable(path)
-    except KeepError as e:
+    except WriteError as e:
         print_text(console, f"{e}; nothing was solved", "red")
-        sys.exit(NOT_KEPT)
+        sys.exit(NOT_WRITTEN)
     return found
 
 
@@ -333,7 +333,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise KeepError(
+        raise WriteError(
             f"{folder}: cannot be created: {e.strerror or e}; several models need a folder with a "
             "file for each"
         ) from e
@@ -345,7 +345,7 @@ def _job_of(
     model: tuple[str, Policy],
     identity: InstanceIdentity,
     places: ModelFiles,
-) -> Job:
+) -> SolveJob:
     """Return the solve for one model that the user named.
 
     The exit code is 2 if the result to resume from is missing, or is for another instance or model.
@@ -381,8 +381,8 @@ def _job_of(
         versions=versions(__version__),
         command=tuple(command),
     )
-    earlier = earlier_result(console, places.resume, assignment)
-    return Job(policy, assignment, limits, places, earlier)
+    earlier = read_earlier_result(console, places.resume, assignment)
+    return SolveJob(policy, assignment, limits, places, earlier)
 
 
 # --- output --------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
     """Print a plan, and its session's object errors, rule violations, repairs and plugin errors."""
     report = solved.report
     if options.form == TABLE:
-        console = console if options.prints_a_file else output()
+        console = console if options.prints_a_file else stdout()
         if len(options.models) > 1:
             console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
         show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)

@@ -146,7 +146,7 @@ BEYOND: Final = 10.0
 
 
 @contextmanager
-def showing(
+def show_progress(
     console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
 ) -> Iterator[Callable[[Progress], None]]:
     """Yield a callback that shows progress on the console.
@@ -163,11 +163,11 @@ def showing(
         status line, and other outputs get one line per minute.
     """
     if in_lines:
-        yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")
+        yield lambda progress: print_text(console, f"{model}: {format_progress(progress)}", "dim")
         return
     if not console.is_terminal:
         status = console.status(f"deciding with {model}")
-        yield lambda progress: status.update(f"{model}: {progress_text(progress)}")
+        yield lambda progress: status.update(f"{model}: {format_progress(progress)}")
         return
     line = _Line(model, elapsed)
     with Live(console=console, get_renderable=line.text, transient=True, refresh_per_second=4):
@@ -191,10 +191,10 @@ class _Line:
         if last is None:
             return Text(f"deciding with {self._model}")
         at_s = last.at_s if self._elapsed is None else self._elapsed()
-        return Text(f"{self._model}: {progress_text(last, at_s)}")
+        return Text(f"{self._model}: {format_progress(last, at_s)}")
 
 
-def progress_text(progress: Progress, at_s: float | None = None) -> str:
+def format_progress(progress: Progress, at_s: float | None = None) -> str:
     """Format a progress report: level, incumbent, bound, gap and elapsed seconds."""
     value, bound = progress.incumbent, progress.bound
     solve = {0: " (first search)", 1: ""}.get(progress.turn, f" ({progress.turn})")

@@ -14,8 +14,8 @@ import click
 
 from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.path_arguments import KeepError, is_standard, keep_text
-from optsched.cli.offline.solve_display import showing
+from optsched.cli.base.path_arguments import WriteError, is_standard, write_text
+from optsched.cli.offline.solve_display import show_progress
 from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.offline import OfflineSettings, ResumeError, check_resumable, solve_offline
@@ -61,7 +61,7 @@ class Stop:
 
 
 @contextmanager
-def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
+def stop_on_signals(report_progress: Callable[[], None]) -> Iterator[Stop]:
     """Yield a stop request that SIGINT and SIGTERM set.
 
     The first signal calls `report_progress`. The second signal raises KeyboardInterrupt. Signals
@@ -107,7 +107,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class Job:
+class SolveJob:
     """One solve: policy, engine settings, output files and the result to resume from."""
 
     policy: Policy
@@ -141,7 +141,7 @@ class Gap(click.ParamType[float]):
         return gap
 
 
-def earlier_result(
+def read_earlier_result(
     console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
     """Read the result to resume from; exit with 2 if it is for another instance or model."""
@@ -170,7 +170,7 @@ def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
     sys.exit(BAD_INPUT)
 
 
-class Keeper:
+class ResultWriter:
     """A callback that writes intermediate results to a file and reports only its first failure."""
 
     def __init__(self, console: Console, path: Path) -> None:
@@ -180,8 +180,8 @@ class Keeper:
     def __call__(self, result: SolveResult) -> None:
         """Write an intermediate result; print an error only for the first failure."""
         try:
-            keep_text(self._path, write_result(result))
-        except KeepError as e:
+            write_text(self._path, write_result(result))
+        except WriteError as e:
             if not self._has_reported:
                 print_text(self._console, f"{e}; solving continues", "yellow")
             self._has_reported = True
@@ -190,7 +190,7 @@ class Keeper:
 def solve_one(
     console: Console,
     snapshot: Snapshot,
-    job: Job,
+    job: SolveJob,
     is_stopped: Callable[[], bool],
     *,
     in_lines: bool,
@@ -211,11 +211,11 @@ def solve_one(
     elapsed = None if clock is None else lambda: clock.monotonic() - begun_s
     kept = job.places.result
     with (
-        showing(console, job.policy.name, elapsed, in_lines=in_lines) as show,
+        show_progress(console, job.policy.name, elapsed, in_lines=in_lines) as show,
         solver_of(job.policy, is_stopped) as solver,
     ):
         settings = OfflineSettings(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
-        keep = None if kept is None or is_standard(kept) else Keeper(console, kept)
+        keep = None if kept is None or is_standard(kept) else ResultWriter(console, kept)
         settings = replace(settings, keep=keep)
         report, result = solve_offline(snapshot, job.policy, job.assignment, settings)
     return Solved(job.policy, report, result)

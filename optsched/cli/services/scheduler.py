@@ -19,7 +19,7 @@ from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME, Duration, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
-from optsched.cli.base.session_context import collect_while_serving, shelf_of
+from optsched.cli.base.session_context import collect_while_serving, plugin_source_of
 from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,
@@ -214,11 +214,11 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
         plugins_dir = given["plugins_dir"]
         if plugins_dir:
             check_path(plugins_dir)
-        shelf = shelf_of(Path(plugins_dir) if plugins_dir else None)
+        plugins = plugin_source_of(Path(plugins_dir) if plugins_dir else None)
         names = given["names"]
         lock_name = str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
         settings = Settings(
-            policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
+            policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), plugins),
             kubeconfig=given["kubeconfig"],
             pods=DecodeOptions(
                 tuple(given["names"]),

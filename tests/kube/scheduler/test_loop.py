@@ -28,7 +28,7 @@ from optsched.kube.scheduler.metrics import Metrics
 from optsched.kube.scheduler.outcomes import scheduled
 from optsched.kube.scheduler.session_services import PolicyFile, SnapshotDumps, SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
-from optsched.policy.catalogue import Shelf
+from optsched.policy.catalogue import PluginSource
 from optsched.policy.load import PolicyWatch
 from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import limits_for
@@ -100,7 +100,7 @@ class Plant:
         evicting = EvictorContext(self, ways, self.binder.gang_backoff, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
         self.events = EventRecorder(self.api, self.clock, ways, exists=self.cache.exists)
-        shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
+        shelf = PluginSource(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
         parts = SchedulerDependencies(
             cache=self.cache,
@@ -132,7 +132,7 @@ class Plant:
     def use_solver(self, solver: Any, period_s: float) -> None:
         """Let the policy use a solver, with a period that leaves time between sessions."""
         text = f"{self.policy}solver: cpsat\n"
-        shelf = Shelf(Path("none"), lambda _: ())
+        shelf = PluginSource(Path("none"), lambda _: ())
         policies = PolicyFile(
             PolicyWatch("policy.conf", lambda _: text, shelf),
             self.clock,
