@@ -162,26 +162,21 @@ class _Real:
             self._scheduler.wait()
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
-        """See `Stage`."""
         self._plane.kubectl.apply(manifest_list(manifests))
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
-        """See `Stage`."""
         found = self._plane.kubectl.json("get", "pods", "-n", NAMESPACE)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def complete(self, names: Sequence[str]) -> None:
-        """See `Stage`."""
         mark = f"{COMPLETE_ANNOTATION}=true"
         self._plane.kubectl("annotate", "pods", "-n", NAMESPACE, "--overwrite", *names, mark)
 
     def clear(self) -> None:
-        """See `Stage`."""
         kinds = "pods,podgroups.scheduling.volcano.sh"
         self._plane.kubectl("delete", kinds, "-n", NAMESPACE, "--all", "--wait=true")
 
     def advance(self) -> float:
-        """See `Stage`."""
         if self._scheduler is not None and self._scheduler.poll() is not None:
             raise click.ClickException(f"the scheduler ended with {self._scheduler.returncode}")
         time.sleep(0.2)
@@ -198,26 +193,21 @@ class _Emulated:
         self._cluster.apply(NODES)
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
-        """See `Stage`."""
         self._cluster.apply(manifests)
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
-        """See `Stage`."""
         return list(self._cluster.objects("Pod"))
 
     def complete(self, names: Sequence[str]) -> None:
-        """See `Stage`."""
         for name in names:
             self._cluster.annotate("Pod", f"{NAMESPACE}/{name}", {COMPLETE_ANNOTATION: "true"})
 
     def clear(self) -> None:
-        """See `Stage`."""
         for kind in ("Pod", "PodGroup"):
             for obj in list(self._cluster.objects(kind)):
                 self._cluster.delete(kind, f"{NAMESPACE}/{obj['metadata']['name']}")
 
     def advance(self) -> float:
-        """See `Stage`."""
         time.sleep(0.02)  # the user should be able to watch
         self._cluster.advance(500)
         return self._cluster.now_ms / 1000

@@ -151,7 +151,7 @@ class PluginSource:
     Attributes
     ----------
     folder
-        The plugin folder, or None.
+        The folder with plugin files, or None.
     read
         A function that returns the (path, text) pair of each file in a folder, sorted by path. The
         function may raise OSError or UnicodeError.
@@ -167,26 +167,24 @@ class PluginSource:
     action_entries: Sequence[EntryPoint] = ()
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
-    def contents(self, *more: Path) -> Files:
-        """Return the (path, text) pair of each file in `folder` and in each folder of `more`.
+    def read_files(self) -> Files:
+        """Return the (path, text) pair of each file in `folder`.
 
-        Raises `PolicyError` if a folder cannot be read.
+        Raises `PolicyError` if the folder cannot be read.
         """
-        folders = [*([self.folder] if self.folder is not None else []), *more]
-        found: list[tuple[str, str]] = []
-        for folder in folders:
-            try:
-                found += self.read(folder)
-            except (OSError, UnicodeError) as e:
-                message = "holds a file that is not in UTF-8"
-                if isinstance(e, FileNotFoundError):
-                    message = "there is no such folder of plugins"
-                elif isinstance(e, OSError):
-                    message = f"cannot be read: {e.strerror or e}"
-                raise PolicyError([Problem(str(folder), 0, 0, "", message)]) from e
-        return tuple(found)
+        if self.folder is None:
+            return ()
+        try:
+            return self.read(self.folder)
+        except (OSError, UnicodeError) as e:
+            message = "holds a file that is not in UTF-8"
+            if isinstance(e, FileNotFoundError):
+                message = "there is no such folder of plugins"
+            elif isinstance(e, OSError):
+                message = f"cannot be read: {e.strerror or e}"
+            raise PolicyError([Problem(str(self.folder), 0, 0, "", message)]) from e
 
-    def catalogue(self, files: Files) -> Catalogue:
+    def build_catalogue(self, files: Files) -> Catalogue:
         """Return a catalogue of the built-in plugins and actions, `files` and the entry points.
 
         If a file has an error, raises `PolicyError` with all errors.
@@ -238,7 +236,7 @@ class PluginSource:
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # `dataclasses` reads it
+            sys.modules[module.__name__] = module  # `dataclasses` looks for the module there
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
@@ -376,7 +374,7 @@ def _select_declared(given: Mapping[str, Value], arguments: Sequence[Argument]) 
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """Yield each argument's name and default; fields of mappings have dotted names."""
+    """Yield the name and default of each argument; a field of a mapping has a dotted name."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue

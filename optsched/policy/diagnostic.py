@@ -1,8 +1,4 @@
-"""Errors and warnings about a policy file, each with position, message and likely correction.
-
-PolicyError(Exception)      all errors and warnings about a file
-└─ Problem                  one error or warning
-"""
+"""Errors and warnings about a policy file, each with position, message and likely correction."""
 
 from __future__ import annotations
 

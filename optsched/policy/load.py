@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MODELS = "optsched.models"
 _SUFFIX = ".yaml"
 _SHIPPED = "model "
-_EMPTY = PluginSource()
+_NO_PLUGINS = PluginSource()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
@@ -55,7 +55,7 @@ def _shipped_names() -> list[str]:
     return sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX))
 
 
-def _load_shipped(name: str, plugins: PluginSource = _EMPTY) -> Policy:
+def _load_shipped(name: str, plugins: PluginSource = _NO_PLUGINS) -> Policy:
     return parse_policy(_shipped_text(name), f"{_SHIPPED}{name}", plugins)
 
 
@@ -64,7 +64,7 @@ def _shipped_text(name: str) -> str:
 
 
 def load_policy(
-    name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _EMPTY
+    name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _NO_PLUGINS
 ) -> Policy:
     """Return the policy with the given name or path.
 
@@ -116,7 +116,7 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
     return Problem(path, 0, 0, "", message, likely)
 
 
-def parse_policy(text: str, source: str, plugins: PluginSource = _EMPTY) -> Policy:
+def parse_policy(text: str, source: str, plugins: PluginSource = _NO_PLUGINS) -> Policy:
     """Parse a policy from `text`, which is a model or a Volcano scheduler configuration.
 
     If `text` is invalid, raises `PolicyError` with all errors. If `text` names a plugin folder, it
@@ -135,8 +135,8 @@ def parse_policy(text: str, source: str, plugins: PluginSource = _EMPTY) -> Poli
         findings.error(spot, _describe_unknown_format(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, plugins, findings)
-    plugin_files = plugins.contents()
-    catalogue = plugins.catalogue(plugin_files)
+    plugin_files = plugins.read_files()
+    catalogue = plugins.build_catalogue(plugin_files)
     parse = policy_of_model if _is_model(root) else policy_of_volcano
     policy = parse(root, source, findings, catalogue)
     warnings = (*catalogue.warnings, *policy.warnings)
@@ -231,7 +231,7 @@ class PolicyWatch:
     """
 
     def __init__(
-        self, name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _EMPTY
+        self, name_or_path: str, read: Callable[[Path], str], plugins: PluginSource = _NO_PLUGINS
     ) -> None:
         """Load the policy, and raise `PolicyError` if it is invalid."""
         self._path = None if is_shipped(name_or_path) else name_or_path
@@ -259,7 +259,7 @@ class PolicyWatch:
             return Unchanged()
         try:
             text = read_text(self._path, self._read)
-            seen = (text, self._plugins.contents())
+            seen = (text, self._plugins.read_files())
         except PolicyError as e:
             return self._reject(e.problems, e.problems)
         if seen == self._seen:

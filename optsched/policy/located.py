@@ -1,7 +1,7 @@
 """Read YAML 1.2 with the file position of every value, and check the types of values.
 
-The function `read_tree` parses a document. The other functions whose names begin with `read_`
-return a typed value of a node; if the value has a wrong type, they report its position.
+The function `read_tree` parses a document into nodes. A function such as `read_number` returns the
+typed value of one node, or reports an error with the node's position.
 
 PyYAML composes the nodes and records their positions. This module is stricter than PyYAML and
 follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
@@ -339,7 +339,7 @@ def _check_range(node: Node, value: float, least: float | None, findings: Findin
 
 
 def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
-    """Return a duration such as 1m30s in milliseconds; otherwise report an error, return None."""
+    """Return a duration such as 1m30s in ms; otherwise report an error and return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         likely = ""
         if type(node.value) is int and node.value > 0:
@@ -359,7 +359,7 @@ def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int |
 
 
 def read_hours(node: Node, findings: Findings) -> str | None:
-    """Return the text of a range of hours such as 8:30-18:00; report an error if it is invalid."""
+    """Return the text of hours such as 8:30-18:00; otherwise report an error and return None."""
     text = read_string(node, findings)
     if text is None:
         return None

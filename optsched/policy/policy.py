@@ -102,7 +102,7 @@ class Policy:
         Names of the objective levels, the most important first; see `LEVELS` in
         `optsched.plugins.objectives`.
     admission, solver, budgets
-        The form of the level `admission`, the solver, and the time limits of a session.
+        How the level `admission` combines priorities, the solver, and the time limits of a session.
     reservations
         Maximum number of starving gangs for which future capacity is reserved; 0 disables
         reservations.
@@ -151,7 +151,8 @@ def build_rules(
 ) -> RuleSet:
     """Build the rules of all plugins, in plugin order; tiers are numbered from 1.
 
-    The plugin arguments must be valid. `metrics` configures the source of node load.
+    The plugin arguments must be valid. `metrics` holds the fields of the policy section `metrics`;
+    rules read only the field `interval`.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     rules: list[ActiveRule] = []

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Part of an error message from which a webhook's denial is recognised.
+"""Text in the error message of a webhook's denial.
 
-A missing permission may have the same HTTP status as a denial.
+The HTTP status is ambiguous, because a missing permission may have the same status.
 """
 
 _MISSING_RIGHT: Final = re.compile(

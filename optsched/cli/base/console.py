@@ -72,7 +72,7 @@ class PlainStatus(Status):
             print_text(self.console, self._latest, "dim")
 
     def _print_unchanged(self) -> None:
-        """Print the latest text and the elapsed time whenever no line was printed for a while."""
+        """Print the latest text and the elapsed time if no line appears for `PROGRESS_EVERY_S`."""
         while not self._done.wait(max(self._shown_s + PROGRESS_EVERY_S - time.monotonic(), 1.0)):
             if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S and self._latest:
                 self._shown_s = time.monotonic()

@@ -49,7 +49,7 @@ class WholeNumber(click.IntRange):
     ) -> int:
         """Parse the number; fail if the text is not an integer or out of range."""
         if not isinstance(value, int) and _WHOLE.fullmatch(str(value)) is None:
-            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)  # as click
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)  # click's message
         return super().convert(int(str(value)), param, ctx)
 
 

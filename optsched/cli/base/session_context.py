@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
-"""Garbage collection thresholds of a service; they free the garbage of earlier sessions.
+"""Garbage collection thresholds of a service, which free the garbage of earlier sessions.
 
 With the larger `THRESHOLDS`, a full collection would never run.
 """
@@ -60,7 +60,7 @@ def freeze_objects() -> None:
 
 
 def plugin_source_of(folder: Path | None) -> PluginSource:
-    """Return the catalogue of built-in plugins and the plugins in `folder` (`--plugins-dir`)."""
+    """Return the source of custom plugins: the files in `folder`, and installed entry points."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups

@@ -5,8 +5,8 @@ does not contain. The API server does not count a dry run as quota usage, so thi
 up the requests of new pods for each ResourceQuota.
 
 Snapshots omit ResourceQuotas with scopes, because scopes select pods by fields that PodGroups lack.
-`what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
-pkg/quota/v1/evaluator/core/pods.go.
+This module has the pods, so it also checks these quotas. Source: `podMatchesScopeFunc` in
+k8s.io/kubernetes, pkg/quota/v1/evaluator/core/pods.go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Describe an object, its events and its rejected pods in the style of `kubectl describe`.
 
-A quota or an admission webhook may reject a pod, a claim or a Service. The job controller then
-writes an event `FailedCreate` about the job, with the API server's message.
+A quota or an admission webhook may reject a pod, a PersistentVolumeClaim or a Service. The job
+controller then writes an event `FailedCreate` about the job, with the API server's message.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def explain_job(connection: Connection, form: str, target: Target, options: Deco
     """Print why a job waits; exit with 8 if it waits, and with 9 if it can never start.
 
     If the user may not read the cluster, the reason comes from the job's status, and the queue
-    position is omitted. `options` are the settings of the running scheduler; its scheduler names
-    are replaced.
+    position is omitted. `options` are the decode options of the running scheduler, but its
+    scheduler names are ignored.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
@@ -126,7 +126,7 @@ def find_positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str
 def _prediction_context(
     cluster: Cluster, jobs: Sequence[Raw], options: DecodeOptions
 ) -> PredictionSettings:
-    """Return the prediction settings for a cluster, whose scheduler may have any job's name."""
+    """Return prediction settings that accept the `schedulerName` of every job."""
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     options = replace(options, scheduler_names=tuple(sorted({*SCHEDULER_NAMES, *named})))

@@ -218,7 +218,7 @@ def show_jobs(
         if with_position:
             from optsched.cli.live.cluster_state import read_cluster
 
-            # A user without permission to read the cluster gets this error and no other remarks.
+            # Read the cluster first, so a missing permission is reported without other remarks.
             cluster = await read_cluster(client)
         wants_queues = bool(which.get("queue")) or form == WIDE
         queues = await queues_of_groups(client, namespace) if wants_queues else {}

@@ -107,7 +107,7 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """The decode options: those of the live scheduler, or of any scheduler for a snapshot."""
+        """The decode options; with a snapshot, an omitted option accepts all classes or schedulers."""
         lifting, devices = frozenset(self.lifting_classes), frozenset(self.device_schedulers)
         return DecodeOptions(
             self.names,
@@ -470,8 +470,8 @@ class _QuotaResult:
     Attributes
     ----------
     over
-        Keyed by gang: why its minimum exceeds a quota, and whether it exceeds even the unused
-        quota.
+        Keyed by gang: why its minimum exceeds a quota, and whether it would exceed the quota even
+        if no other pod counted towards it.
     beyond
         Keyed by gang: why pods beyond its minimum are not created, and its total number of pods.
     """

@@ -259,12 +259,10 @@ class _Run:
 
     @property
     def num_events(self) -> int:
-        """The number of recorded events."""
         return self.tally.num_events
 
     @property
     def options(self) -> Options:
-        """The options for the simulation."""
         flags = self.flags
         return Options(period_ms=flags.period, until_ms=flags.until, seed=flags.seed)
 

@@ -182,11 +182,9 @@ class _Line:
         self._last: Progress | None = None
 
     def update(self, progress: Progress) -> None:
-        """Set the progress report that the status line shows."""
         self._last = progress
 
     def text(self) -> Text:
-        """Return the current text of the status line."""
         last = self._last
         if last is None:
             return Text(f"deciding with {self._model}")

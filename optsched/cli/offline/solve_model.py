@@ -61,10 +61,10 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals(report_progress: Callable[[], None]) -> Iterator[Stop]:
+def stop_on_signals(report_stop: Callable[[], None]) -> Iterator[Stop]:
     """Yield a stop request that SIGINT and SIGTERM set.
 
-    The first signal calls `report_progress`. The second signal raises KeyboardInterrupt. Signals
+    The first signal calls `report_stop`. The second signal raises KeyboardInterrupt. Signals
     are handled only in the main thread.
     """
     stop = Stop()
@@ -73,7 +73,7 @@ def stop_on_signals(report_progress: Callable[[], None]) -> Iterator[Stop]:
         if stop():
             raise KeyboardInterrupt
         stop.request(number)
-        report_progress()
+        report_stop()
 
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -123,7 +123,6 @@ class _JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a log record as JSON."""
         line = {
             "time": self.formatTime(record, _TIME),
             "level": record.levelname,
