@@ -31,6 +31,8 @@ from optsched.cli.live.manifests import AMOUNTS, COUNT, DEFAULT_AMOUNTS, JobFlag
 from optsched.cli.live.target_names import Target, check_name, complete_names, single_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from optsched.cli.base.connection import Connection
     from optsched.cli.base.options import Command
 
@@ -40,19 +42,18 @@ SCHEDULER_VARIABLE: Final = "VOLCANO_SCHEDULER_NAME"
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 _VERSION: Final = click.version_option(__version__, prog_name="optsched")
-_namespace: Final = click.option(
-    "-N",
-    "--namespace",
-    default="",
-    show_default="the current context's",
-    help="The job's namespace.",
-)
 
 
 def _target_options(command: Command) -> Command:
     """Add `-N` (namespace), `-n` (name) and NAME to a command, and pass them to it as `target`."""
 
-    @_namespace
+    @click.option(
+        "-N",
+        "--namespace",
+        default="",
+        show_default="the current context's",
+        help="The job's namespace.",
+    )
     @click.option("-n", "--name", default="", help="Name of the job.")
     @click.argument("positional", metavar="NAME", default="", shell_complete=complete_names(JOB))
     @functools.wraps(command)
@@ -63,6 +64,12 @@ def _target_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
+def _job_command(run: Callable[..., None]) -> click.Command:
+    """Make a command with the options of all old commands for jobs."""
+    command = click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
+    return command(_VERSION(cluster_options(output_option()(_target_options(run)))))
+
+
 def _require_name(target: Target) -> Target:
     if not target.name:
         raise click.UsageError(
@@ -71,11 +78,7 @@ def _require_name(target: Target) -> Target:
     return target
 
 
-@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
-@_VERSION
-@cluster_options
-@output_option()
-@_target_options
+@_job_command
 @click.option("-i", "--image", envvar=IMAGE_VARIABLE, default="busybox", show_default=True)
 @click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
 @click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
@@ -94,41 +97,25 @@ def vsub(connection: Connection, form: str, target: Target, **flags: Any) -> Non
     create_jobs(connection, form, [job], namespace)
 
 
-@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
-@_VERSION
-@cluster_options
-@output_option()
-@_target_options
+@_job_command
 def vcancel(connection: Connection, form: str, target: Target) -> None:
     """Delete a job and its pods."""
     delete_job(connection, form, _require_name(target), "cancel")
 
 
-@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
-@_VERSION
-@cluster_options
-@output_option()
-@_target_options
+@_job_command
 def vsuspend(connection: Connection, form: str, target: Target) -> None:
     """Suspend a job: delete its pods until the job is resumed."""
     send_command(connection, form, _require_name(target), ABORT)
 
 
-@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
-@_VERSION
-@cluster_options
-@output_option()
-@_target_options
+@_job_command
 def vresume(connection: Connection, form: str, target: Target) -> None:
     """Resume a suspended job."""
     send_command(connection, form, _require_name(target), RESUME)
 
 
-@click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
-@_VERSION
-@cluster_options
-@output_option()
-@_target_options
+@_job_command
 @click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option("--selector", default="", help="Only jobs whose names contain this text.")

@@ -107,7 +107,7 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """The decode options; with a snapshot, an omitted option accepts all classes or schedulers."""
+        """The decode options; for a snapshot, an empty option accepts every class or scheduler."""
         lifting, devices = frozenset(self.lifting_classes), frozenset(self.device_schedulers)
         return DecodeOptions(
             self.names,

@@ -258,10 +258,6 @@ class _Run:
         )
 
     @property
-    def num_events(self) -> int:
-        return self.tally.num_events
-
-    @property
     def options(self) -> Options:
         flags = self.flags
         return Options(period_ms=flags.period, until_ms=flags.until, seed=flags.seed)
@@ -293,16 +289,16 @@ class _Run:
 
     def _run_steps(self, file: IO[str] | None, report_progress: Callable[[str], None]) -> None:
         assert self.simulation is not None  # noqa: S101  `play` sets it first
-        next_checkpoint = self.num_events + self.flags.checkpoint
+        next_checkpoint = self.tally.num_events + self.flags.checkpoint
         while not self.stop and (events := self.simulation.step()) is not None:
             text = lines(events)
             if file is not None:
                 file.write(text)
             self.tally.add_events(text, len(events))
             self._measure(events)
-            if file is not None and self.num_events >= next_checkpoint:
+            if file is not None and self.tally.num_events >= next_checkpoint:
                 self._write_checkpoint(file)
-                next_checkpoint = self.num_events + self.flags.checkpoint
+                next_checkpoint = self.tally.num_events + self.flags.checkpoint
             at = format_duration_ms(self.simulation.now_ms)
             done = self.measuring.num_finished
             report_progress(f"{at}: {done} of {len(self.given.trace.arrivals)} jobs have finished")
@@ -394,7 +390,9 @@ class _Run:
             self.tally.add_events(text, text.count("\n"))
         with suppress(OSError):
             self.write_result(complete=False)
-        return f"the first {self.num_events} events are kept; the replay is marked as incomplete"
+        return (
+            f"the first {self.tally.num_events} events are kept; the replay is marked as incomplete"
+        )
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
         """Return the result of the replay, and write it to the output folder if one is given."""
