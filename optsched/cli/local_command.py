@@ -12,15 +12,27 @@ from rich.text import Text
 
 from optsched.cli.base.command_errors import Group
 from optsched.cli.base.console import PlainConsole, echo
-from optsched.cli.base.options import Amount, RenamedOption, WholeNumber
+from optsched.cli.base.options import ParsedText, RenamedOption, WholeNumber
 from optsched.cli.base.path_arguments import OutputPath
 from optsched.local.assets import AssetsError, cache_directory, require, shipped
 from optsched.local.components import Lifetime, Options
 from optsched.local.kubectl import KubectlError, manifest_list, node_manifest
 from optsched.local.plane import ControlPlane, PlaneError, wipe
+from optsched.units import parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+def _amount_type(resource: str) -> ParsedText[str]:
+    """Return an option type for a positive amount of a node resource; the text is not converted."""
+
+    def parse(text: str) -> str:
+        if parse_amount(resource, text) <= 0:
+            raise ValueError(f"{text}: write an amount above zero, such as 4 or 16Gi")
+        return text
+
+    return ParsedText("text", parse)
 
 
 directory_option = click.option(
@@ -50,10 +62,12 @@ def local() -> None:
     help="Run kube-scheduler as well.",
 )
 @click.option("--nodes", type=WholeNumber(min=0), default=0, help="Number of nodes to create.")
-@click.option("--cpu", type=Amount("cpu"), default="4", show_default=True, help="CPU of each node.")
+@click.option(
+    "--cpu", type=_amount_type("cpu"), default="4", show_default=True, help="CPU of each node."
+)
 @click.option(
     "--memory",
-    type=Amount("memory"),
+    type=_amount_type("memory"),
     default="16Gi",
     show_default=True,
     help="Memory of each node.",

@@ -14,7 +14,7 @@ import click
 from optsched.admission.names import SUBDOMAIN_RULE
 from optsched.api.kinds import NAMESPACE, Ref
 from optsched.cli.base.console import print_text, stderr
-from optsched.cli.base.options import ServerAddress
+from optsched.cli.base.options import SERVER_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -84,7 +84,7 @@ def cluster_options(command: Command) -> Command:
         help="Path of the kubeconfig.",
     )
     @click.option(
-        "-s", "--master", type=ServerAddress(), default="", help="Address of the API server."
+        "-s", "--master", type=SERVER_ADDRESS, default="", help="Address of the API server."
     )
     @functools.wraps(command)
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401

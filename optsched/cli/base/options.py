@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -20,7 +21,7 @@ from optsched.cli.base.table_columns import TABLES, Column, Table, name_of, name
 from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
 from optsched.policy.policy import SolverKind
-from optsched.units import DurationError, QuantityError, parse_amount, parse_duration_ms
+from optsched.units import parse_duration_ms
 from optsched.units.plaintext import printable, write_json
 from optsched.units.quantity import parse_decimal
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     Raw = Mapping[str, Any]
 
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 _WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
 """Matches integers of up to 4 000 digits; `int` raises ValueError above 4 300 digits."""
@@ -53,107 +57,77 @@ class WholeNumber(click.IntRange):
         return super().convert(int(str(value)), param, ctx)
 
 
-class ServerAddress(click.ParamType[str]):
-    """The address of an API server, `https://HOST:PORT` with an optional path, or empty."""
+class ParsedText(click.ParamType[T]):
+    """An option type whose text a function parses; a ValueError becomes a usage error."""
 
-    name = "address"
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name, self._parse = name, parse
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """See `click.ParamType`."""
-        text = str(value)
-        if text and not is_http_address(text):
-            self.fail(f"{text!r} is not an API server address: write https://HOST:PORT", param)
-        return text
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401  click's
+        """Parse a text; return a default that is not a text unchanged."""
+        if not isinstance(value, str):
+            default: T = value
+            return default
+        try:
+            return self._parse(value)
+        except ValueError as e:
+            self.fail(str(e), param, ctx)
 
+
+def _parse_server_address(text: str) -> str:
+    if text and not is_http_address(text):
+        raise ValueError(f"{text!r} is not an API server address: write https://HOST:PORT")
+    return text
+
+
+def _parse_webhook_address(text: str) -> str:
+    is_https = text.startswith("https://") and not set("?#@") & set(text)
+    if text and not (is_https and is_http_address(text)):
+        raise ValueError(f"{text!r} is not a webhook address: write https://HOST:PORT")
+    return text
+
+
+SERVER_ADDRESS: Final = ParsedText("address", _parse_server_address)
+"""Option type for the address of an API server, `https://HOST:PORT` with an optional path."""
+
+WEBHOOK_ADDRESS: Final = ParsedText("address", _parse_webhook_address)
+"""Option type for the address of a webhook, `https://HOST:PORT` with an optional path.
+
+API servers reject webhook configurations with any other form of address.
+"""
 
 MOST_CHARACTERS: Final = 253
 """Maximum number of characters in the name of a Kubernetes object."""
 
 
-class Name(click.ParamType[str]):
-    """A name that is not empty, not too long, and accepted by `is_valid`.
+def _name_type(rule: str, is_valid: Callable[[str], bool]) -> ParsedText[str]:
+    """Return an option type for names that `is_valid` accepts; `rule` says how to write them."""
 
-    Error messages end with `rule`, which states how a valid name is written.
-    """
-
-    name = "text"
-
-    def __init__(self, rule: str, is_valid: Callable[[str], bool]) -> None:
-        self._rule, self._is_valid = rule, is_valid
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """See `click.ParamType`."""
-        text = str(value)
+    def parse(text: str) -> str:
         if not text:
-            self.fail("the name is empty: write one, or omit the option", param, ctx)
+            raise ValueError("the name is empty: write one, or omit the option")
         if len(text) > MOST_CHARACTERS:
             excess = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
-            self.fail(excess, param, ctx)
-        if not self._is_valid(text):
-            self.fail(f"{text!r} is not a valid name: {self._rule}", param, ctx)
+            raise ValueError(excess)
+        if not is_valid(text):
+            raise ValueError(f"{text!r} is not a valid name: {rule}")
         return text
 
+    return ParsedText("text", parse)
 
-USER_NAME: Final = Name("write it without control characters", str.isprintable)
+
+USER_NAME: Final = _name_type("write it without control characters", str.isprintable)
 """Option type for user names, which Kubernetes does not restrict."""
 
-SCHEDULER_NAME: Final = Name(
+SCHEDULER_NAME: Final = _name_type(
     "write it without spaces", lambda text: text.isprintable() and " " not in text
 )
 """Option type for the `schedulerName` of a pod, which Kubernetes does not restrict."""
 
-OBJECT_NAME: Final = Name(SUBDOMAIN_RULE, is_subdomain)
-"""An object name that API servers accept."""
+OBJECT_NAME: Final = _name_type(SUBDOMAIN_RULE, is_subdomain)
+"""Option type for object names that API servers accept."""
 
-ANNOTATION_KEY: Final = Name(QUALIFIED_RULE, is_qualified)
-
-
-class WebhookAddress(click.ParamType[str]):
-    """The address of a webhook, `https://HOST:PORT` with an optional path, or empty.
-
-    API servers reject webhook configurations with any other form of address.
-    """
-
-    name = "address"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """See `click.ParamType`."""
-        text = str(value)
-        if text and not (
-            is_http_address(text) and text.startswith("https://") and not set("?#@") & set(text)
-        ):
-            self.fail(f"{text!r} is not a webhook address: write https://HOST:PORT", param, ctx)
-        return text
-
-
-class Amount(click.ParamType[str]):
-    """A positive quantity of a node resource.
-
-    `convert` checks the text and returns it unchanged.
-    """
-
-    name = "text"
-
-    def __init__(self, resource: str) -> None:
-        self._resource = resource
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """See `click.ParamType`."""
-        try:
-            is_more = parse_amount(self._resource, str(value)) > 0
-        except QuantityError as e:
-            self.fail(str(e), param, ctx)
-        if not is_more:
-            self.fail(f"{value}: write an amount above zero, such as 4 or 16Gi", param, ctx)
-        return str(value)
+ANNOTATION_KEY: Final = _name_type(QUALIFIED_RULE, is_qualified)
 
 
 class RenamedOption(click.Option):
@@ -191,8 +165,6 @@ def current_names(option: click.Option, *, secondary: bool = False) -> list[str]
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
 
-
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 TABLE: Final = "table"
 WIDE: Final = "wide"
@@ -359,52 +331,33 @@ MOST_SECONDS: Final = 10**9
 """Upper limit for durations in options, in seconds; Python's timers overflow slightly above it."""
 
 
-class Duration(click.ParamType[int]):
-    """Option type for a positive duration such as 500ms (Go's notation), converted to ms."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """See `click.ParamType`."""
-        if isinstance(value, int):
-            return value
-        try:
-            milliseconds = parse_duration_ms(value)
-        except DurationError as e:
-            self.fail(str(e), param, ctx)
-        if milliseconds <= 0:
-            self.fail(f"{value}: must be longer than zero", param, ctx)
-        return milliseconds
+def _parse_duration(text: str) -> int:
+    milliseconds = parse_duration_ms(text)
+    if milliseconds <= 0:
+        raise ValueError(f"{text}: must be longer than zero")
+    return milliseconds
 
 
-class Seconds(click.ParamType[float]):
-    """A number of seconds from 0 to `MOST_SECONDS`.
+DURATION: Final = ParsedText("duration", _parse_duration)
+"""Option type for a positive duration such as 500ms (Go's notation), converted to ms."""
 
-    `more_than_zero` excludes the value 0.
-    """
 
-    name = "seconds"
+def _parse_seconds(text: str, *, more_than_zero: bool) -> float:
+    number = parse_decimal(text)
+    found = math.nan if number is None else float(number)
+    wrong = found <= 0 if more_than_zero else found < 0
+    if wrong or not math.isfinite(found):
+        least = "above 0" if more_than_zero else "from 0 on"
+        raise ValueError(f"{printable(text)}: write a number of seconds {least}, such as 2.5")
+    if found > MOST_SECONDS:
+        raise ValueError(f"{printable(text)}: write at most {MOST_SECONDS} seconds")
+    return found
 
-    def __init__(self, *, more_than_zero: bool = False) -> None:
-        self._more_than_zero = more_than_zero
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """See `click.ParamType`."""
-        number = parse_decimal(str(value))
-        found = math.nan if number is None else float(number)
-        wrong = found <= 0 if self._more_than_zero else found < 0
-        if wrong or not math.isfinite(found):
-            least = "above 0" if self._more_than_zero else "from 0 on"
-            shown = printable(str(value))
-            self.fail(f"{shown}: write a number of seconds {least}, such as 2.5", param, ctx)
-        if found > MOST_SECONDS:
-            shown = printable(str(value))
-            self.fail(f"{shown}: write at most {MOST_SECONDS} seconds", param, ctx)
-        return found
+SECONDS: Final = ParsedText("seconds", partial(_parse_seconds, more_than_zero=False))
+"""Option type for a number of seconds from 0 to `MOST_SECONDS`."""
+
+POSITIVE_SECONDS: Final = ParsedText("seconds", partial(_parse_seconds, more_than_zero=True))
 
 
 def solver_option(command: Command) -> Command:

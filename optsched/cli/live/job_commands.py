@@ -25,12 +25,12 @@ from optsched.cli.base.connection import (
 )
 from optsched.cli.base.console import echo, print_text, stderr
 from optsched.cli.base.options import (
+    DURATION,
     JSON,
     NAME,
     TABLE,
     WIDE,
     YAML,
-    Duration,
     as_stored,
     format_document,
     output_option,
@@ -443,7 +443,7 @@ _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
 @job.command("watch")
 @cluster_options
 @output_option(help_text="Format of each change; name: print only the name, once the job finishes.")
-@click.option("--timeout", type=Duration(), help="Stop after this time, such as 90s or 2h.")
+@click.option("--timeout", type=DURATION, help="Stop after this time, such as 90s or 2h.")
 @target_options(JOB)
 def watch(connection: Connection, form: str, timeout: int | None, target: Target) -> None:
     """Show each change of a job until it finishes; the exit code states the outcome.

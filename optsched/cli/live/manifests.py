@@ -17,7 +17,7 @@ from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.api.meta import parse_meta
 from optsched.cli.base.connection import Exit, Failure
-from optsched.cli.base.options import MOST_INT32, WholeNumber
+from optsched.cli.base.options import MOST_INT32, ParsedText, WholeNumber
 from optsched.cli.base.path_arguments import check_finite, check_path, read_standard_input
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import (
@@ -47,43 +47,36 @@ _RESOURCES: Final = (CPU, MEMORY, EPHEMERAL_STORAGE, PODS)
 _FORM: Final = "write NAME=QUANTITY, separated by commas, such as cpu=4,memory=8Gi"
 
 
-class Amounts(click.ParamType[dict[str, str]]):
-    """Resource amounts such as `cpu=1,memory=2Gi`; quantities are checked but not converted."""
-
-    name = "name=quantity,…"
-
-    def convert(
-        self, value: str | dict[str, str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, str]:
-        """Return the quantity of each resource as the user wrote it."""
-        if isinstance(value, dict):
-            return value
-        found: dict[str, str] = {}
-        for part in filter(None, value.split(",")):
-            resource, _, quantity = (word.strip() for word in part.partition("="))
-            if not resource or not quantity:
-                self.fail(f"{part!r} is not an amount of a resource: {_FORM}", param, ctx)
-            is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
-            if not is_known and not ("/" in resource and is_qualified(resource)):
-                # Unknown names without a domain, such as `cpus` and `gpu`, are typing errors.
-                close = get_close_matches(resource, _RESOURCES, n=1)
-                meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
-                hint = f"; did you mean {meant}?" if meant else ""
-                accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
-                self.fail(f"{resource!r} is not a resource of pods: {accepted}{hint}", param, ctx)
-            try:
-                problem = why_no_whole_amount(resource, quantity)
-            except QuantityError as e:
-                problem = str(e)
-            if problem:
-                self.fail(f"{resource}: {problem}", param, ctx)
-            if resource in found:
-                self.fail(f"{resource} is given more than once", param, ctx)
-            found[resource] = quantity
-        return found
+def _parse_amounts(value: str) -> dict[str, str]:
+    """Return the quantity of each resource in a text such as `cpu=1,memory=2Gi`, as written."""
+    found: dict[str, str] = {}
+    for part in filter(None, value.split(",")):
+        resource, _, quantity = (word.strip() for word in part.partition("="))
+        if not resource or not quantity:
+            raise ValueError(f"{part!r} is not an amount of a resource: {_FORM}")
+        is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
+        if not is_known and not ("/" in resource and is_qualified(resource)):
+            # Unknown names without a domain, such as `cpus` and `gpu`, are typing errors.
+            close = get_close_matches(resource, _RESOURCES, n=1)
+            meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
+            hint = f"; did you mean {meant}?" if meant else ""
+            accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
+            raise ValueError(f"{resource!r} is not a resource of pods: {accepted}{hint}")
+        try:
+            problem = why_no_whole_amount(resource, quantity)
+        except QuantityError as e:
+            problem = str(e)
+        if problem:
+            raise ValueError(f"{resource}: {problem}")
+        if resource in found:
+            raise ValueError(f"{resource} is given more than once")
+        found[resource] = quantity
+    return found
 
 
-AMOUNTS: Final = Amounts()
+AMOUNTS: Final = ParsedText("name=quantity,…", _parse_amounts)
+"""Option type for resource amounts; quantities are checked but not converted."""
+
 COUNT: Final = WholeNumber(0, MOST_INT32)
 """Option type for a number of pods."""
 

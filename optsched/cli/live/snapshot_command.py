@@ -12,7 +12,7 @@ import click
 
 from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, stderr
-from optsched.cli.base.options import Seconds, WholeNumber
+from optsched.cli.base.options import POSITIVE_SECONDS, WholeNumber
 from optsched.cli.base.path_arguments import OutputPath, check_folder, check_outputs, is_standard
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
@@ -43,7 +43,7 @@ EVERY_S: Final = 10.0
 )
 @click.option(
     "--every",
-    type=Seconds(more_than_zero=True),
+    type=POSITIVE_SECONDS,
     show_default=f"{EVERY_S:g}",
     help="Seconds between two snapshots of --record.",
 )

@@ -25,10 +25,10 @@ from optsched.cli.base.connection import Connection, Exit, Failure, call_cluster
 from optsched.cli.base.console import echo, print_text, stderr
 from optsched.cli.base.options import (
     JSON,
+    SECONDS,
     TABLE,
     WIDE,
     YAML,
-    Seconds,
     form_option,
     format_document,
     show_rows,
@@ -142,7 +142,7 @@ class Options:
 @solver_option
 @click.option(
     "--time-limit",
-    type=Seconds(),
+    type=SECONDS,
     help=f"Time limit of the solver in seconds; {DEFAULT_SECONDS:g} by default.",
 )
 @click.option("--deterministic", is_flag=True, help="Reproducible result: reads no clock.")

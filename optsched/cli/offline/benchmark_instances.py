@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.command_errors import WrongUsage
-from optsched.cli.base.options import JSON, SEED, TABLE, YAML, Seconds, current_names, form_option
+from optsched.cli.base.options import JSON, SECONDS, SEED, TABLE, YAML, current_names, form_option
 from optsched.cli.base.path_arguments import OutputPath, WriteError, check_writable, is_standard
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
@@ -112,9 +112,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
     `--out`.
     """
     options = (
-        click.option(
-            "--time-limit", type=Seconds(), default=seconds, show_default=True, help=limit
-        ),
+        click.option("--time-limit", type=SECONDS, default=seconds, show_default=True, help=limit),
         click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed."),
         click.option("--out", type=OutputPath(path_type=Path), callback=_writable, help=out),
         form_option((TABLE, JSON, YAML)),

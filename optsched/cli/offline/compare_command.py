@@ -15,7 +15,7 @@ from rich.table import Table
 
 from optsched.cli.base.command_errors import BAD_INPUT, STOPPED, name_inputs
 from optsched.cli.base.console import echo, print_text, stderr, stdout
-from optsched.cli.base.options import TABLE, WholeNumber, form_option
+from optsched.cli.base.options import TABLE, ParsedText, WholeNumber, form_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     ModelSource,
@@ -179,32 +179,26 @@ _MOST_DIGITS: Final = 18
 _MOST_SEEDS: Final = 10_000
 
 
-class _Seeds(click.ParamType[tuple[int, ...]]):
-    """The option type for seeds: comma-separated numbers and ranges of numbers."""
-
-    name = "seeds"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Parse seeds such as 0-4,7; return them in the given order without duplicates."""
-        found: dict[int, None] = {}
-        for part in str(value).split(","):
-            first, dash, last = part.strip().partition("-")
-            is_ascii = first.isascii() and last.isascii()
-            if not (is_ascii and first.isdecimal()) or (dash and not last.isdecimal()):
-                self.fail(f"{part!r}: write numbers or ranges, such as 0-4,7", param, ctx)
-            if max(len(first), len(last)) > _MOST_DIGITS:
-                self.fail(f"seeds have at most {_MOST_DIGITS} digits", param, ctx)
-            numbers = range(int(first), int(last or first) + 1)
-            if len(numbers) > _MOST_SEEDS:
-                self.fail(f"{part!r}: at most {_MOST_SEEDS} seeds are accepted", param, ctx)
-            if not numbers:
-                self.fail(f"{part!r}: a range must end after it begins", param, ctx)
-            found |= dict.fromkeys(numbers)
-        return tuple(found)
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds such as 0-4,7; return them in the given order without duplicates."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        is_ascii = first.isascii() and last.isascii()
+        if not (is_ascii and first.isdecimal()) or (dash and not last.isdecimal()):
+            raise ValueError(f"{part!r}: write numbers or ranges, such as 0-4,7")
+        if max(len(first), len(last)) > _MOST_DIGITS:
+            raise ValueError(f"seeds have at most {_MOST_DIGITS} digits")
+        numbers = range(int(first), int(last or first) + 1)
+        if len(numbers) > _MOST_SEEDS:
+            raise ValueError(f"{part!r}: at most {_MOST_SEEDS} seeds are accepted")
+        if not numbers:
+            raise ValueError(f"{part!r}: a range must end after it begins")
+        found |= dict.fromkeys(numbers)
+    return tuple(found)
 
 
+_SEEDS: Final = ParsedText("seeds", _parse_seeds)
 _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -218,7 +212,7 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
     required=True,
     help="Name or file of a model; may be repeated. Models are compared with the first one.",
 )
-@click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
+@click.option("--seeds", type=_SEEDS, default="0", show_default=True, help="Such as 0-4,7.")
 @replay_options
 @click.option(
     "--out",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ import click
 
 from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.options import TABLE, solver_option
+from optsched.cli.base.options import TABLE, ParsedText, solver_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     Source,
@@ -41,28 +41,22 @@ if TYPE_CHECKING:
 _DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
 
-class Span(click.ParamType[int]):
-    """Option type for a duration, converted to milliseconds; `more_than_zero` rejects 0."""
+def _parse_span(text: str, *, more_than_zero: bool) -> int:
+    days = _DAYS.fullmatch(text)
+    try:
+        found = parse_duration_ms(f"{24 * int(days[1])}h" if days else text)
+    except DurationError as e:
+        raise DurationError(text, e.message) from e
+    if found < 0 or (more_than_zero and not found):
+        least = "longer than zero" if more_than_zero else "zero or longer"
+        raise ValueError(f"{text}: must be {least}")
+    return found
 
-    name = "duration"
 
-    def __init__(self, *, more_than_zero: bool = False) -> None:
-        self._more_than_zero = more_than_zero
+SPAN: Final = ParsedText("duration", partial(_parse_span, more_than_zero=False))
+"""Option type for a duration such as 90s, 2h or 3d, converted to milliseconds."""
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Parse a duration such as 90s, 2h or 3d to milliseconds."""
-        text = str(value)
-        days = _DAYS.fullmatch(text)
-        try:
-            found = parse_duration_ms(f"{24 * int(days[1])}h" if days else text)
-        except DurationError as e:
-            self.fail(str(DurationError(text, e.message)), param, ctx)
-        if found < 0 or (self._more_than_zero and not found):
-            least = "longer than zero" if self._more_than_zero else "zero or longer"
-            self.fail(f"{text}: must be {least}", param, ctx)
-        return found
+POSITIVE_SPAN: Final = ParsedText("duration", partial(_parse_span, more_than_zero=True))
 
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
@@ -98,17 +92,17 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--period",
-        type=Span(more_than_zero=True),
+        type=POSITIVE_SPAN,
         help="Time between two sessions; by default the model's period.",
     ),
     click.option(
         "--until",
-        type=Span(more_than_zero=True),
+        type=POSITIVE_SPAN,
         help="Stop each replay at this time after the trace's start.",
     ),
     click.option(
         "--warm-up",
-        type=Span(),
+        type=SPAN,
         default="0s",
         help="Exclude events before this time from the metrics.",
     ),

@@ -13,7 +13,7 @@ import click
 from optsched import __version__
 from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_WRITTEN, STOPPED
 from optsched.cli.base.console import echo, print_text, stderr, stdout
-from optsched.cli.base.options import JSON, SEED, TABLE, Seconds, form_option, solver_option
+from optsched.cli.base.options import JSON, SECONDS, SEED, TABLE, form_option, solver_option
 from optsched.cli.base.path_arguments import (
     ModelSource,
     OutputPath,
@@ -36,7 +36,7 @@ from optsched.cli.offline.report_page import (
 )
 from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
 from optsched.cli.offline.solve_model import (
-    Gap,
+    GAP,
     ModelFiles,
     Solved,
     SolveJob,
@@ -114,11 +114,11 @@ class Options:
 )
 @solver_option
 @click.option(
-    "--time-limit", type=Seconds(), help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default."
+    "--time-limit", type=SECONDS, help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default."
 )
 @click.option(
     "--gap",
-    type=Gap(),
+    type=GAP,
     help="Stop a level once its proved gap is at most this value, such as 0.01 or 1%.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True)

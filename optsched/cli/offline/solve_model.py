@@ -8,12 +8,11 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-import click
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
+from optsched.cli.base.options import ParsedText
 from optsched.cli.base.path_arguments import WriteError, is_standard, write_text
 from optsched.cli.offline.solve_display import show_progress
 from optsched.formats.solve_result import read_result, write_result
@@ -126,19 +125,17 @@ class Solved:
     result: SolveResult
 
 
-class Gap(click.ParamType[float]):
-    """Option type for a relative gap, such as `0.01` or `1%`."""
+def _parse_gap(given: str) -> float:
+    text = given.strip()
+    number = parse_decimal(text.removesuffix("%"))
+    gap = -1.0 if number is None else float(number) / (100 if text.endswith("%") else 1)
+    if not 0 <= gap < 1:
+        raise ValueError(f"{given!r} is not a gap: write a fraction such as 0.01, or 1%")
+    return gap
 
-    name = "gap"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:  # noqa: ANN401  click's
-        """See `click.ParamType`."""
-        text = str(value).strip()
-        number = parse_decimal(text.removesuffix("%"))
-        gap = -1.0 if number is None else float(number) / (100 if text.endswith("%") else 1)
-        if not 0 <= gap < 1:
-            self.fail(f"{value!r} is not a gap: write a fraction such as 0.01, or 1%", param, ctx)
-        return gap
+GAP: Final = ParsedText("gap", _parse_gap)
+"""Option type for a relative gap, such as `0.01` or `1%`."""
 
 
 def read_earlier_result(

@@ -17,7 +17,7 @@ import click
 
 from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME, Duration, solver_option
+from optsched.cli.base.options import DURATION, OBJECT_NAME, SCHEDULER_NAME, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
 from optsched.cli.base.session_context import collect_while_serving, plugin_source_of
 from optsched.cli.services.service_options import (
@@ -114,7 +114,7 @@ def state_folder() -> Path:
 @solver_option
 @click.option(
     "--schedule-period",
-    type=Duration(),
+    type=DURATION,
     show_default="the policy's",
     help="Time between two sessions.",
 )
@@ -174,7 +174,7 @@ def state_folder() -> Path:
 @click.option(
     "--eviction-max-grace-period",
     "max_grace_ms",
-    type=Duration(),
+    type=DURATION,
     default="10m",
     help="Longest grace period of an evicted pod.",
 )

@@ -16,7 +16,7 @@ import click
 from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
-from optsched.cli.base.options import OBJECT_NAME, Duration, WholeNumber
+from optsched.cli.base.options import DURATION, OBJECT_NAME, WholeNumber
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
 from optsched.policy.diagnostic import PolicyError
 from optsched.units.plaintext import printable
@@ -290,9 +290,9 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
             show_default=lock_name,
             help="Name of the lease.",
         ),
-        click.option("--leader-elect-lease-duration", type=Duration(), default="15s"),
-        click.option("--leader-elect-renew-deadline", type=Duration(), default="10s"),
-        click.option("--leader-elect-retry-period", type=Duration(), default="2s"),
+        click.option("--leader-elect-lease-duration", type=DURATION, default="15s"),
+        click.option("--leader-elect-renew-deadline", type=DURATION, default="10s"),
+        click.option("--leader-elect-retry-period", type=DURATION, default="2s"),
     )
     return lambda command: _apply_options(options, command)
 

@@ -16,11 +16,11 @@ import click
 
 from optsched.cli.base.options import (
     ANNOTATION_KEY,
+    DURATION,
     OBJECT_NAME,
     SCHEDULER_NAME,
     USER_NAME,
-    Duration,
-    WebhookAddress,
+    WEBHOOK_ADDRESS,
     WholeNumber,
 )
 from optsched.cli.base.path_arguments import WatchedFile
@@ -111,7 +111,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--webhook-url",
     "url",
-    type=WebhookAddress(),
+    type=WEBHOOK_ADDRESS,
     default="",
     help="URL that API servers call instead of the webhook's Service.",
 )
@@ -197,7 +197,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--graceful-shutdown-time",
     "grace_ms",
-    type=Duration(),
+    type=DURATION,
     default="5s",
     help="How long the webhook keeps responding after a stop signal.",
 )
