@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -360,34 +360,38 @@ SECONDS: Final = ParsedText("seconds", partial(_parse_seconds, more_than_zero=Fa
 POSITIVE_SECONDS: Final = ParsedText("seconds", partial(_parse_seconds, more_than_zero=True))
 
 
-def solver_option(command: Command) -> Command:
-    """Add `--solver` to a command."""
-    kinds = [kind.value for kind in SolverKind]
-    return click.option("--solver", type=click.Choice(kinds), help=SOLVER_HELP)(command)
+def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in the order of the help text."""
+    return lambda command: reduce(lambda found, option: option(found), reversed(options), command)
 
 
-def tenant_claim_options(command: Command) -> Command:
-    """Add the flags for budgets, devices and priorities that the running scheduler also has."""
-    command = click.option(
-        "--guarantees-override-budgets",
-        "overrides_budgets",
-        is_flag=True,
-        help="Set if the running scheduler has this flag: guarantees override disruption budgets.",
-    )(command)
-    command = click.option(
-        "--device-scheduler",
-        "device_schedulers",
-        multiple=True,
-        metavar="NAME",
-        help="Same value as the running scheduler's --device-scheduler; may be repeated.",
-    )(command)
-    return click.option(
+solver_option: Final = click.option(
+    "--solver", type=click.Choice([kind.value for kind in SolverKind]), help=SOLVER_HELP
+)
+
+tenant_claim_options: Final = add_options(
+    click.option(
         "--tenant-priority-class",
         "lifting_classes",
         multiple=True,
         metavar="NAME",
         help="Same value as the running scheduler's --tenant-priority-class; may be repeated.",
-    )(command)
+    ),
+    click.option(
+        "--device-scheduler",
+        "device_schedulers",
+        multiple=True,
+        metavar="NAME",
+        help="Same value as the running scheduler's --device-scheduler; may be repeated.",
+    ),
+    click.option(
+        "--guarantees-override-budgets",
+        "overrides_budgets",
+        is_flag=True,
+        help="Set if the running scheduler has this flag: guarantees override disruption budgets.",
+    ),
+)
+"""Adds the flags for priorities, devices and budgets that the running scheduler also has."""
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:

@@ -25,6 +25,7 @@ from optsched.cli.base.options import (
     TABLE,
     WIDE,
     WholeNumber,
+    add_options,
     output_option,
     print_change,
     print_object,
@@ -51,7 +52,7 @@ from optsched.cli.live.target_names import complete_names, single_name
 from optsched.units import parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.cli.base.connection import Connection
     from optsched.cli.base.options import Command
@@ -94,7 +95,7 @@ def queue_name(command: Command) -> Command:
 
 def spec_options(command: Command) -> Command:
     """Add an option for each queue spec field to a command, and pass their values as `fields`."""
-    described: tuple[Callable[[Command], Command], ...] = (
+    described = add_options(
         click.option("-w", "--weight", type=WholeNumber(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
         click.option("--deserved", type=AMOUNTS, help="Deserved resources."),
@@ -113,9 +114,7 @@ def spec_options(command: Command) -> Command:
         fields = {name: flags.pop(name) for name in QueueFlags.__dataclass_fields__}
         return command(fields=QueueFlags(**fields), **flags)
 
-    for option in reversed(described):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]  # the options become one parameter
+    return described(wrapped)  # type: ignore[return-value]  # the options become one parameter
 
 
 @click.group(cls=Group)

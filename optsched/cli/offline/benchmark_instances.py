@@ -7,7 +7,6 @@ for that format. This module also defines the options that all benchmark command
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.command_errors import WrongUsage
-from optsched.cli.base.options import JSON, SECONDS, SEED, TABLE, YAML, current_names, form_option
+from optsched.cli.base.options import (
+    JSON,
+    SECONDS,
+    SEED,
+    TABLE,
+    YAML,
+    add_options,
+    current_names,
+    form_option,
+)
 from optsched.cli.base.path_arguments import OutputPath, WriteError, check_writable, is_standard
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
@@ -111,13 +119,12 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
     `seconds` is the default time limit. `limit` and `out` are the help texts of `--time-limit` and
     `--out`.
     """
-    options = (
+    return add_options(
         click.option("--time-limit", type=SECONDS, default=seconds, show_default=True, help=limit),
         click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed."),
         click.option("--out", type=OutputPath(path_type=Path), callback=_writable, help=out),
         form_option((TABLE, JSON, YAML)),
     )
-    return lambda command: reduce(lambda given, option: option(given), options[::-1], command)
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.options import TABLE, ParsedText, solver_option
+from optsched.cli.base.options import TABLE, ParsedText, add_options, solver_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     Source,
@@ -32,7 +32,7 @@ from optsched.study.simulation.replay_trace import SNAPSHOT_FILES, SYNTHETIC
 from optsched.units import DurationError, count_noun, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
@@ -77,44 +77,6 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
         except (InstanceError, OSError):  # The later read reports it.
             found.append(path)
     return found
-
-
-_OPTIONS: Final = (
-    solver_option,
-    click.option(
-        "--format",
-        "trace_format",
-        type=click.Choice(TRACE_FORMATS),
-        help="Format of published traces.",
-    ),
-    click.option(
-        "--nodes", type=Source(), help="Replay on the nodes of this trace or of these manifests."
-    ),
-    click.option(
-        "--period",
-        type=POSITIVE_SPAN,
-        help="Time between two sessions; by default the model's period.",
-    ),
-    click.option(
-        "--until",
-        type=POSITIVE_SPAN,
-        help="Stop each replay at this time after the trace's start.",
-    ),
-    click.option(
-        "--warm-up",
-        type=SPAN,
-        default="0s",
-        help="Exclude events before this time from the metrics.",
-    ),
-    click.option(
-        "--strict", is_flag=True, help="Exit with 2 if any object or row of a trace cannot be used."
-    ),
-    click.option(
-        "--plugins-dir",
-        type=InputPath(path_type=Path, file_okay=False),
-        help="Python files in this folder are plugins that models may name.",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +145,38 @@ def describe_unmeasured(trace: Trace, warm_up_ms: int, until_ms: int | None) -> 
     return f"{trace.name}: no job arrives between --warm-up and the end, so no job is measured"
 
 
-def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for trace replays to a command, except models, seeds and outputs."""
-    return reduce(lambda found, option: option(found), reversed(_OPTIONS), command)
+replay_options: Final = add_options(
+    solver_option,
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(TRACE_FORMATS),
+        help="Format of published traces.",
+    ),
+    click.option(
+        "--nodes", type=Source(), help="Replay on the nodes of this trace or of these manifests."
+    ),
+    click.option(
+        "--period",
+        type=POSITIVE_SPAN,
+        help="Time between two sessions; by default the model's period.",
+    ),
+    click.option(
+        "--until", type=POSITIVE_SPAN, help="Stop each replay at this time after the trace's start."
+    ),
+    click.option(
+        "--warm-up",
+        type=SPAN,
+        default="0s",
+        help="Exclude events before this time from the metrics.",
+    ),
+    click.option(
+        "--strict", is_flag=True, help="Exit with 2 if any object or row of a trace cannot be used."
+    ),
+    click.option(
+        "--plugins-dir",
+        type=InputPath(path_type=Path, file_okay=False),
+        help="Python files in this folder are plugins that models may name.",
+    ),
+)
+"""Adds the options for trace replays to a command, except models, seeds and outputs."""

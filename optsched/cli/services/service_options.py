@@ -9,14 +9,14 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
 from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
-from optsched.cli.base.options import DURATION, OBJECT_NAME, WholeNumber
+from optsched.cli.base.options import DURATION, OBJECT_NAME, Command, WholeNumber, add_options
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
 from optsched.policy.diagnostic import PolicyError
 from optsched.units.plaintext import printable
@@ -50,8 +50,6 @@ DEBUG_VERBOSITY: Final = 4
 TEXT: Final = "text"
 JSON: Final = "json"
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -82,7 +80,7 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
             log.warning("ignored arguments: %s", ", ".join(ignored))
         run(**given)
 
-    return _apply_options(options, click.pass_context(start))
+    return add_options(*options)(click.pass_context(start))
 
 
 class PlainFormatter(logging.Formatter):
@@ -241,9 +239,9 @@ ssh_option: Final = click.option(
 )
 
 
-def listen_options(default: str) -> Callable[[F], F]:
+def listen_options(default: str) -> Callable[[Command], Command]:
     """Add the flags for health and metrics, which `addresses` and `secure_metrics` interpret."""
-    options = (
+    return add_options(
         click.option("--listen-address", default=default, help="Address of metrics and health."),
         click.option("--healthz-address", default="", help=f"Second address, such as {HEALTHZ}."),
         click.option("--enable-healthz/--no-enable-healthz", help=f"Also listen on {HEALTHZ}."),
@@ -262,16 +260,15 @@ def listen_options(default: str) -> Callable[[F], F]:
             help="Require the token of a user who has permission to get /metrics.",
         ),
     )
-    return lambda command: _apply_options(options, command)
 
 
-def election_options(what: str, lock_name: str) -> Callable[[F], F]:
+def election_options(what: str, lock_name: str) -> Callable[[Command], Command]:
     """Add the flags for leader election, which `election` interprets.
 
     `what` is the help text of `--leader-elect`. `lock_name` is the default that the help of
     `--lock-name` shows.
     """
-    options = (
+    return add_options(
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
         click.option(
             "--lock-namespace",
@@ -294,13 +291,6 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
         click.option("--leader-elect-renew-deadline", type=DURATION, default="10s"),
         click.option("--leader-elect-retry-period", type=DURATION, default="2s"),
     )
-    return lambda command: _apply_options(options, command)
-
-
-def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
