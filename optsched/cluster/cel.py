@@ -42,7 +42,7 @@ Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Va
 
 
 class Unsupported(ValueError):
-    """Raised if an expression uses a part of CEL that this module does not support."""
+    """Raised if an expression uses a CEL feature that this module does not support."""
 
 
 class CelError(ValueError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Admit a gang: its pods may be created, and later actions may place them."""
+    """Admit a gang: its pods may be created, and later actions may place the pods."""
 
     gang: str
 
@@ -102,7 +102,7 @@ class LevelResult:
         The value of the plan on this level, in `unit`.
     bound
         Bound on the value over all plans that keep the values of the more important levels: an
-        upper bound for `MAX`, a lower bound for `MIN`. None if no bound is known.
+        upper bound for `MAX`, a lower bound for `MIN`. The bound is None if no bound is known.
     """
 
     name: str

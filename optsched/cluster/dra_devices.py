@@ -99,9 +99,10 @@ class PooledDevice:
     Attributes
     ----------
     attributes
-        (domain/name, value) pairs, sorted by name.
+        Device attributes as (domain/name, value) pairs, sorted by name.
     capacity
-        (domain/name, quantity as written in the ResourceSlice) pairs, sorted by name.
+        Device capacities as (domain/name, quantity) pairs, sorted by name. A quantity is the text
+        in the ResourceSlice.
     problem
         The reason why the device is never allocated; empty if the device can be allocated.
     taints
@@ -175,7 +176,8 @@ class DeviceNeed:
         Whether the request is for all matching devices of a node (at least one); `number` is then
         ignored.
     capacity
-        (name, quantity as written in the claim) pairs: the minimum capacity of each device.
+        Minimum capacity of each device as (name, quantity) pairs. A quantity is the text in the
+        claim.
     tolerations
         Tolerations of the request for device taints.
     alternatives
@@ -242,7 +244,7 @@ class DeviceAllocation:
     nodes
         Selects the nodes on which pods may use the claim; None for all nodes.
     devices
-        (request, device) pairs of the allocation; no other claim may use the devices.
+        The allocated devices as (request, device) pairs; no other claim may use them.
     """
 
     nodes: NodeSelector | None = None
@@ -282,7 +284,7 @@ class DeviceClaim:
 
     @property
     def request(self) -> DeviceClaimRequest:
-        """The claim's requests and constraints, without its state."""
+        """The claim's requests and constraints, without its allocation and reservations."""
         return DeviceClaimRequest(self.needs, self.constraints)
 
     @property

@@ -130,7 +130,8 @@ class SharedGpu:
     chip
         The chip type of an NPU, or None if unknown; an NPU of unknown type is not shared.
     network
-        Number of the network that connects this NPU to others on the node; None if not reported.
+        Number of the network that connects this NPU to other NPUs on the node; None if not
+        reported.
     """
 
     key: str
@@ -333,7 +334,8 @@ NO_LOCAL_DATA: Final = Store()
 class ShardMode(StrEnum):
     """Whether a scheduler may use nodes outside its shard; the values are those of Volcano's API.
 
-    With `hard`, the scheduler uses only the nodes of its shard. With `soft`, it prefers them.
+    With `hard`, the scheduler uses only the nodes of its shard. With `soft`, the scheduler prefers
+    the nodes of its shard.
     """
 
     NONE = "none"

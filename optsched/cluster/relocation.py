@@ -1,7 +1,7 @@
 """Evicted pods and moved pods. A moved pod is evicted, and its replacement starts on another node.
 
-The owner of a moved pod creates the replacement some time after the eviction. Until then, no pod
-exists that could be nominated to the node, so an expected task reserves the node's capacity.
+The owner of a moved pod creates the replacement some time after the eviction. Until the replacement
+exists, no pod can be nominated to the node, so an expected task reserves the node's capacity.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
 
 
 def write_moves(moves: Iterable[Move]) -> str:
-    """Encode moves as an annotation value, sorted by task key; no moves give an empty value."""
+    """Encode moves as an annotation value, sorted by task key; empty if there are no moves."""
     listed = [
         {
             "pod": move.task,
@@ -173,7 +173,8 @@ class Kept:
     ----------
     snapshot
         The cluster with capacity reserved for every replacement: replacement pods that exist are
-        nominated to their nodes, and expected tasks stand for the others.
+        nominated to their nodes, and expected tasks stand for the replacements that do not exist
+        yet.
     left
         Moves whose replacement pod does not exist yet, keyed by the gang for which the pods were
         moved.

@@ -184,7 +184,7 @@ class Gang(_CacheOwner):
     min_member
         The minimum number of tasks that must run together (`minMember`).
     min_role
-        (role, number) pairs: the specified minimum of each role; see `role_minimums` for the
+        The specified minimum of each role as (role, number) pairs; see `role_minimums` for the
         effective minimums.
     min_resources
         Resources that must be available before any pod of the gang starts.
@@ -239,12 +239,12 @@ class Gang(_CacheOwner):
 
     @property
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
-        """(role, number) pairs: how many tasks of each role the gang's minimum includes.
+        """How many tasks of each role the gang's minimum includes, as (role, number) pairs.
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores them
-        (`CheckTaskReady`), so a job may start without its driver. In this case, optsched sets the
-        minimum to 1 for each role in `min_role` that has pods. If there are more such roles than
-        `min_member`, no role has a minimum.
+        (`CheckTaskReady`), so a job may start without its driver. If the sum is too large, optsched
+        sets the minimum to 1 for each role in `min_role` that has pods. If more than `min_member`
+        of these roles have pods, no role has a minimum.
         """
         minimums = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in minimums) <= self.min_member:
@@ -316,7 +316,7 @@ class NodeGroups:
     last_resort
         Excluded node groups that the queue avoids but may use.
     limits
-        (group, amounts) pairs: the maximum that the queue's tasks may hold in a node group. A
+        The maximum that the queue's tasks may hold in each node group, as (group, amounts) pairs. A
         missing resource is unlimited.
     problem
         The reason that the limits cannot be parsed; empty if they are valid.
@@ -467,7 +467,7 @@ class Claim:
         The volume's CSI driver, and the driver's name for the volume (empty while no volume
         exists). Without a CSI driver, both `driver` and `handle` are empty.
     zones
-        (label, values) pairs: the zones and regions from which the volume can be reached.
+        The zones and regions from which the volume can be reached, as (label, values) pairs.
     """
 
     key: str
@@ -614,8 +614,8 @@ class CapacityReservation:
         Keys of the gangs of other queues that may ignore the reservation, because their queues are
         entitled to the capacity.
     entitlements
-        (queue, maximum amounts that the queue and its gangs in `entitled` may hold) pairs, sorted
-        by queue name.
+        Maximum amounts that a queue and its gangs in `entitled` may hold, as (queue, amounts) pairs
+        sorted by queue name.
     """
 
     gang: str
@@ -634,7 +634,7 @@ class CapacityReservation:
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """A copy without reserved capacity, for a gang that only has to be placed before others."""
+        """A copy without reserved capacity, for a gang that only has to precede other gangs."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 

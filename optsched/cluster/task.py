@@ -97,7 +97,7 @@ def _selected(selector: LabelSelector | None) -> str:
 class DeviceRequest:
     """A request for `count` whole GPUs, or for a share of one GPU.
 
-    `milli` is the requested part of each GPU in thousandths, 1000 for whole GPUs. `models` holds
+    `milli` is the requested share of each GPU in thousandths, 1000 for whole GPUs. `models` holds
     the accepted GPU models; if it is empty, every model is accepted.
     """
 
@@ -134,8 +134,8 @@ class TaskShape:
     shared_gpus
         The vGPU or NPU request of each container that has one.
     device_claims
-        Keys of the pod's ResourceClaims that are shared with other pods, allocated, or missing.
-        These claims restrict the nodes on which the task may run.
+        Keys of the pod's ResourceClaims that are shared with other pods, allocated, or missing. The
+        claims restrict the nodes on which the task may run.
     devices
         Unallocated requests of the ResourceClaims that were created for this pod only.
     numa

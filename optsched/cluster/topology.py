@@ -82,7 +82,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return the label values that identify a task's subgroup, or None if it is in none."""
+        """Return the label values that identify a task's subgroup, or None if the task has none."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):

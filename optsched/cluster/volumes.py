@@ -3,8 +3,8 @@
 A claim is bound to an existing volume or to a provisioned one. An existing volume must be reachable
 from all nodes where the claim is used, and only one claim can be bound to it. The plugin
 VolumeBinding of kube-scheduler (`findMatchingVolumes`, `checkVolumeProvisions`) binds one claim
-after the other to the smallest volume that fits. This module also reassigns volumes if more claims
-can then be bound.
+after the other to the smallest volume that fits. Unlike kube-scheduler, this module reassigns
+volumes if more claims can then be bound.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class Options:
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
-    start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. Until
-    then, garbage collection may miss the dependents of deleted objects of this kind.
+    start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. Before
+    the discovery, garbage collection may miss dependents of deleted objects of the kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -176,8 +176,8 @@ def commands(
             # The advertised address cannot be a Unix socket. Only other etcd members would use this
             # address.
             "advertise-client-urls": "http://localhost:2379",
-            # A single member must still listen for peers. It listens on any port and trusts only
-            # its own certificate.
+            # A single member must still listen for peers. The member listens on any port and trusts
+            # only its own certificate.
             "listen-peer-urls": "https://127.0.0.1:0",
             "peer-cert-file": layout.pki / "server.crt",
             "peer-key-file": layout.pki / "server.key",

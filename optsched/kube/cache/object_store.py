@@ -73,7 +73,7 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """The index entries of each object, keyed by the object's namespace and name."""
+        """The indexes that contain an object, with its index values; by namespace and name."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}

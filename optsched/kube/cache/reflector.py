@@ -199,7 +199,7 @@ async def reflect(
     source
         Client of the API server.
     reflection
-        A new state, or the state in which an earlier call ended.
+        A new `ReflectorState`, or the `ReflectorState` that an earlier call has used.
     sleep
         Function that waits for a number of seconds.
     on_failure

@@ -3,7 +3,7 @@
 `WorkQueue` holds keys to reconcile, as in client-go: one worker at a time handles a key, which is
 queued only once. `WriteQueue` holds values to write, in order of arrival, and keeps only the newest
 value of each key. A failed write is retried with a backoff for its key, while other writes
-continue. Therefore an object that a webhook rejects delays no other object. Retries use at most
+continue. An object that a webhook rejects therefore delays no other object. Retries use at most
 half of the concurrent requests. After a server fault, all writes of the same lane (for example, a
 namespace) count as retries.
 """

@@ -1,9 +1,9 @@
 """Writes before a bind: to claims, node locks, device conditions and scheduling gates.
 
-ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
-written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
-written to the claim's status. Each write is conditional on the resource version that was read.
-Completed writes are skipped, so repeating them has no effect.
+ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). A finalizer is written
+first, so that a claim in use cannot be deleted. The allocation and the reservation are then written
+to the claim's status. Each write is conditional on the resource version that was read. Completed
+writes are skipped, so repeating them has no effect.
 
 A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
 pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node

@@ -288,8 +288,8 @@ class ExtenderSession:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return rejections (empty for accepted nodes) and failures of calls, both keyed by node.
 
-        If the extender supports calls about several nodes, one call covers all nodes. Otherwise,
-        one call is sent for each node, and these calls run concurrently.
+        If the extender supports calls about several nodes, one call covers all nodes. An extender
+        without this support gets one call for each node, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}

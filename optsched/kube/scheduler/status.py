@@ -152,8 +152,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum time in ms between a PodGroup's previous status patch and this one.
 
-    The phase Inqueue is written immediately, because controllers wait for it. Other status changes
-    may be combined into one patch.
+    The phase Inqueue is written immediately, because controllers wait for it. All other status
+    changes may be combined into one patch.
     """
     fresh = patch.body["status"]
     known = group.status

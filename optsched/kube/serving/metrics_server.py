@@ -1,9 +1,9 @@
 """Serve health and metrics over HTTP, or metrics over TLS to authorized clients.
 
 Health requests need no authorization and never wait for the API server, TLS or metrics requests.
-Clients that read metrics are authorized by TokenReview and SubjectAccessReview. They need the same
-permission as in controller-runtime (pkg/metrics/filters, `WithAuthenticationAndAuthorization`): the
-verb `get` on the nonResourceURL `/metrics`.
+Clients that read metrics are authorized by TokenReview and SubjectAccessReview. Clients need the
+same permission as in controller-runtime (pkg/metrics/filters,
+`WithAuthenticationAndAuthorization`): the verb `get` on the nonResourceURL `/metrics`.
 """
 
 from __future__ import annotations
