@@ -101,7 +101,7 @@ MOST_CHARACTERS: Final = 253
 
 
 def _name_type(rule: str, is_valid: Callable[[str], bool]) -> ParsedText[str]:
-    """Return an option type for names that `is_valid` accepts; `rule` says how to write them."""
+    """Return an option type for names that `is_valid` accepts; `rule` states how to write them."""
 
     def parse(text: str) -> str:
         if not text:
