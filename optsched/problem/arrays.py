@@ -37,14 +37,14 @@ _MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
-    """Make every array among `values` read-only, in place."""
+    """Make every array among `values` read-only."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
 
 
 def table(rows: Sequence[Sequence[int]], width: int) -> I64:
-    """Return lists of amounts as an array (len(rows), width), capped at LARGEST."""
+    """Return rows of amounts as an array (len(rows), width); larger amounts become LARGEST."""
     try:
         found = np.array(rows, np.int64).reshape(len(rows), width)
     except OverflowError:
@@ -53,10 +53,10 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 
 
 def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
-    """Return lists of (name, amount) pairs as an array (rows, columns), capped at LARGEST.
+    """Return rows of (name, amount) pairs as an array (rows, columns) of amounts.
 
-    `columns` maps a name to a column index; names outside `columns` are ignored. Missing amounts
-    are 0. The run time depends on the number of pairs, not on the number of columns.
+    `columns` maps a name to a column index; names outside `columns` are ignored. The amount of a
+    name that a row lacks is 0, and amounts above LARGEST become LARGEST.
     """
     listed = list(rows)
     found = np.zeros((len(listed), len(columns)), np.int64)
@@ -124,7 +124,7 @@ def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
 
 
 def ranges(starts: I64, lengths: I64) -> I64:
-    """Return the integers of all ranges [start, start + length), concatenated, without a loop."""
+    """Return the integers of all ranges [start, start + length) as one array."""
     if not lengths.sum():
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

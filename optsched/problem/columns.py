@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """The values of one label: `codes` (N,) is the index of each node's value in `values`."""
+    """One label of all nodes: `codes` (N,) is the index of each node's value in `values`."""
 
     codes: I64
     values: list[str | None]
 
     @classmethod
     def from_values(cls, values: Iterable[str | None]) -> _Column:
-        """Build the column from each node's value; None stands for an absent label."""
         number: dict[str | None, int] = {}
         codes = [number.setdefault(value, len(number)) for value in values]
         return cls(np.array(codes, np.int64), list(number))
@@ -47,7 +46,6 @@ class _Column:
         return {value: code for code, value in enumerate(self.values)}
 
     def accepts(self, requirement: Requirement) -> Bool:
-        """Return a mask (N,) of the nodes whose values meet a requirement."""
         if requirement.operator in {Operator.IN, Operator.NOT_IN}:
             named = [self._code_of[v] for v in requirement.values if v in self._code_of]
             answer = np.zeros(len(self.values), np.bool_)
@@ -62,8 +60,8 @@ class _Column:
 class NodeColumns:
     """Node labels and taints as integer columns, each computed when first read and then cached.
 
-    All returned arrays have shape (N,). The cached mask of a requirement is dropped if a session
-    does not read it. Masks for labels that no node has are not cached.
+    All returned arrays have shape (N,). If a session does not read the cached mask of a
+    requirement, the mask is dropped. Masks for labels that no node has are not cached.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -93,9 +91,9 @@ class NodeColumns:
         return self._columns[key]
 
     def codes(self, key: str) -> tuple[I64, list[str | None]]:
-        """Return each node's label value as an index (N,) into a list of values, and that list.
+        """Return the index (N,) of each node's label value in a list of values, and the list.
 
-        None in the list stands for an absent label.
+        The list contains None if a node lacks the label.
         """
         column = self._column(key)
         return column.codes, column.values
@@ -151,7 +149,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return each node's taint set as an index (N,) into a list of taint sets, and that list.
+        """Return the index (N,) of each node's taint set in a list of taint sets, and the list.
 
         The taint set of a cordoned node includes the unschedulable taint.
         """
@@ -162,7 +160,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return the cached columns for `nodes`; names, labels and taints must be unchanged."""
+        """Return the cached columns for nodes with the same names, labels and taints."""
         kept = copy(self)
         kept._nodes = nodes
         kept._accepted_before, kept._accepted = self._accepted, {}
@@ -174,15 +172,15 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""Integers in a range up to this width are always grouped by counting, not by sorting."""
+"""`group_values` always counts, and does not sort, integers in a range up to this width."""
 
 
 class GangColumns:
     """Properties of gangs as arrays, each computed when first read and then cached.
 
-    All arrays are read-only and have one element per gang row (G,). The argument of a method is a
-    pure function of a gang row. This function is also the cache key, so callers pass the same
-    function object in each session.
+    All arrays are read-only and have one element per gang row (G,). Each method takes a pure
+    function of a gang row. The function is also the cache key, so callers pass the same function
+    object in each session.
 
     Attributes
     ----------
@@ -197,7 +195,7 @@ class GangColumns:
         previous: GangColumns | None = None,
         index_before: I64 | None = None,
     ) -> None:
-        """Carry over the columns of `previous`; if `index_before` is None, it is computed."""
+        """Carry over the columns of `previous`; `index_before` (G,) is computed if it is None."""
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}
@@ -227,7 +225,7 @@ class GangColumns:
 
     @property
     def stakes(self) -> tuple[I64, list[Stake]]:
-        """Each gang's `Stake` as an index (G,) into a list of distinct stakes, and that list."""
+        """The index (G,) of each gang's `Stake` in a list of distinct stakes, and the list."""
         return self.codes(_STAKE)
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
@@ -241,7 +239,7 @@ class GangColumns:
     def codes(
         self, object_of: Callable[[GangRow], _Object], chosen: Bool | None = None
     ) -> tuple[I64, list[_Object]]:
-        """Return the index (G,) of each row's object in a list of objects, and the list.
+        """Return the index (G,) of `object_of(row)` in a list of distinct objects, and the list.
 
         Objects are compared by identity and listed in order of first use. Gangs outside the mask
         `chosen` (G,) have index -1.
@@ -290,7 +288,7 @@ def _in_order(codes: I64, objects: Sequence[object]) -> tuple[I64, list[object]]
 def _read(
     known: dict[_Key, _Array], key: _Key, values: Iterable[int], dtype: type[np.generic]
 ) -> _Array:
-    """Return the cached array of a key; if there is none, cache `values` as a read-only array."""
+    """Return the cached array of a key; cache `values` as a read-only array if none is cached."""
     if key not in known:
         found = np.array(list(values), dtype)
         frozen(found)

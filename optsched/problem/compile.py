@@ -40,7 +40,7 @@ _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
 
 
 FEW_RESOURCES: Final = 32
-"""Up to this number of resources, `has_many_unused_resources` returns False."""
+"""Number of resources up to which `has_many_unused_resources` returns False."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -51,9 +51,9 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     snapshot
         The cluster snapshot to compile.
     previous
-        The problem of an earlier snapshot that shares objects with this one. If `previous` is
-        given, the run time depends on the number of changed objects. The result keeps the resource
-        columns of `previous`, but does not depend on `previous` otherwise.
+        The problem of an earlier snapshot that shares objects with this one. The run time then
+        depends on the number of changed objects. Apart from the resource columns, which the problem
+        inherits, `previous` does not affect the problem.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -124,10 +124,10 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 def _plain_rows(
     snapshot: Snapshot, previous: Problem | None
 ) -> tuple[tuple[GangRow, ...], I64 | None]:
-    """Return gang rows that keep equal tasks together even if a term of another pod selects some.
+    """Return gang rows that ignore which tasks the affinity terms of other pods select.
 
-    The second value is the index (G,) of each row among the rows of the previous problem, or -1 for
-    a new row. The second value is None if the indices are unknown.
+    Also returns the index (G,) of each row among the rows of the previous problem, or -1 for a new
+    row; None if the indices are unknown.
     """
     rows = () if previous is None else previous.plain_rows
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
@@ -196,7 +196,7 @@ def _mentioned_resources(snapshot: Snapshot, gang_columns: GangColumns) -> set[s
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Return whether gangs and queues mention less than half of a problem's resources.
+    """Return whether gangs and queues mention less than half of the problem's resources.
 
     A problem inherits the resource columns of the previous problem, some of which may have been
     requested only by pods that no longer exist. Each column costs memory per node, queue and task
@@ -312,7 +312,7 @@ def _shape_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each task shape; it includes one pod."""
+    """Return the request (len(shapes), R) of one task of each task shape, including one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 
@@ -346,7 +346,7 @@ def _queues(
     known = np.flatnonzero(queue_of >= 0)
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Many gangs of a queue have equal amounts, so count equal gangs before summing their amounts.
+    # Many gangs of a queue have equal stakes, so count equal stakes before summing the amounts.
     stake_of, stakes = gang_columns.stakes
     pairs = queue_of[known] * len(stakes) + stake_of[known]
     pair_of, first = group_values(pairs)

@@ -1,4 +1,4 @@
-"""An engine's decisions, and the nominations of pending tasks, over the axes of a problem.
+"""Decisions of an engine as arrays, and the nominated nodes of pending tasks.
 
 Capacity on the nominated node of a task is reserved for the task.
 """
@@ -69,14 +69,13 @@ class Decisions:
 
 
 Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Sorted (entry, node, number of tasks) triples; an entry is a group of equal tasks."""
+"""Sorted (entry, node, number of tasks) triples; an entry is a group of equal tasks of a gang."""
 
 
 def find_nominations(problem: Problem) -> dict[int, Nominations]:
     """Return the nominations (`status.nominatedNodeName`) of pending tasks, keyed by gang index.
 
-    The oldest gang comes first. Nominations to nodes that do not exist or are not ready are
-    ignored.
+    The oldest gang comes first. Nodes that do not exist or are not ready are ignored.
     """
     named = _list_nominated_tasks(problem)
     if not named:
@@ -116,8 +115,8 @@ def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
     The amount is the sum of the requests of nominated tasks of undecided or placed gangs, minus the
-    usage that decided gangs already added. It is never negative. Nominations to nodes that do not
-    exist or are not ready are ignored.
+    usage that decided gangs already added. The result is never negative. Nodes that do not exist or
+    are not ready are ignored.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)
@@ -134,7 +133,6 @@ def nominated_amounts(problem: Problem) -> I64:
 
 
 def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
-    """Return the (task index, node name) pairs of pending tasks with a nominated node."""
     in_gang = problem.gang_columns.flags(_has_nominations)[problem.gang_of]
     tasks = ((i, problem.task(i).nominated_node) for i in np.flatnonzero(in_gang).tolist())
     return [(i, node) for i, node in tasks if node]

@@ -1,20 +1,21 @@
 """The aggregated model of a session: how many gangs and tasks of each class start.
 
-The aggregated model does not depend on nodes. Plugins add rows to it. The model has one supply row
-per task class. An engine adds supply variables to this row, for single nodes or for configurations
-of node classes.
+The aggregated model does not depend on nodes. Plugins add rows to the model. The model has one
+supply row per task class. An engine adds supply variables to the supply rows, for single nodes or
+for configurations of node classes.
 
 Gangs of equal gang shape, queue and tier form a gang class h with multiplicity m[h]. The variables
 are:
 
-- y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
-- x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f = (h, role, task class). If all
+- y[h] ∈ [0, m[h]] is the number of gangs of the class that start; - x[f] ∈ [0, m[h]·count[f]] is
+the number of placed tasks of entry f. An entry is a group of equal tasks, in role and task class,
+of the gangs of one class. If all
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
-The totals can always be split among individual gangs by distributing the placed tasks round-robin
-over the started gangs. Over any run of consecutive entries, the task counts of two gangs then
-differ by at most one. So if the gangs' average count over a run reaches a minimum, every gang's
-count reaches it.
+Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
+number of tasks. The task counts of two gangs then differ by at most one, over any consecutive
+entries. So if the average count of the gangs reaches a minimum, the count of every gang reaches the
+minimum.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """The gang classes (axis H) and the entries of all gang classes (axis F).
+    """The gang classes (axis H), and their entries, which are groups of equal tasks (axis F).
 
     Attributes
     ----------
@@ -87,8 +88,8 @@ def gang_classes(
     problem
         The problem.
     tiers
-        The tiers of the gangs. Gangs that differ in `tiers.of` or `tiers.mark` are in different
-        classes.
+        The tiers of the gangs. Gangs with different values of `tiers.of` or `tiers.mark` are in
+        different classes.
     apart
         (G,) mask of the gangs that each form a class of their own, or None if there are none.
     kinds
@@ -102,7 +103,7 @@ def gang_classes(
         alone = np.where(apart[gangs], gangs + 1, 0)
     apart_by = (kind[gangs] for kind in kinds)
     group, first = row_groups((*keys, tiers.mark[gangs], alone, *apart_by))
-    names = np.arange(len(gangs))  # gangs are sorted by key, so their index breaks ties by name
+    names = np.arange(len(gangs))  # gangs are sorted by key, so the index breaks ties by name
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)
     shape_of = keys[2][first]
@@ -201,7 +202,7 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Return Σ weight · (placed tasks) over all entries, or over the entries in a mask (F,)."""
+        """Return Σ weight · (placed tasks) over the entries in a mask (F,), or over all entries."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
@@ -239,7 +240,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return the amount of a resource that is freed by victims in the queues of a mask (Q,)."""
+        """Return the amount of a resource that victims in the queues of a mask (Q,) release."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -251,7 +252,7 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return arrays (limit, row, amount) with the positive amounts of `request` under a limit.
+    """Return the positive amounts of `request` that limits cover, as (limit, row, amount) arrays.
 
     `counted` (K, m) is the mask of the rows of `request` (m, R) that each limit covers. A limit is
     numbered by its index in the flattened mask `is_limited` (K, R). The result is sorted by limit.
@@ -295,7 +296,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The number of tasks of one entry in each domain, each given as factor · variable.
+    """The number of tasks of one entry in each domain, expressed as factor · variable.
 
     Attributes
     ----------
@@ -320,7 +321,7 @@ class Choices:
     """Variables and rows of the aggregated model that place gangs in network domains.
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
-    tasks are all in domain d. Two domains of one forest are nested or disjoint. By Hall's theorem
+    tasks are all in domain d. Any two domains of a forest are nested or disjoint. By Hall's theorem
     (1935), all tasks fit on nodes of their domains if and only if, for every domain e,
 
         Σ_{d ⊆ e} tasks restricted to d ≤ supply of the nodes of e
@@ -329,22 +330,22 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to the choices. A weak reference back avoids a reference cycle,
-        # which would keep both objects in memory.
+        # The formulation refers to the choices, so a strong reference to the formulation would be a
+        # reference cycle and keep both objects in memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
 
     @property
     def form(self) -> Formulation:
-        """The formulation that these choices belong to."""
+        """The aggregated model to which the choices add rows."""
         form = self._form_ref()
         if form is None:
             raise ReferenceError("the formulation of these choices has been freed")
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Add rows that keep tasks in chosen domains, and subgroups in their gang's domain."""
+        """Add rows that keep the tasks of a gang class in the chosen domains."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -360,7 +361,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Add a choice among domains (k,) for each gang of a class, or for a subgroup of each."""
+        """Let each gang of a class, or one subgroup of each gang, choose among `domains` (k,)."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -369,7 +370,9 @@ class Choices:
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
         shape = self.form.problem.shapes.shapes[int(gangs.shape_of[h])]
         if part != NO_PART and not shape.is_rigid:
-            model.add_rows(0, variables, ones, upper=most)  # an unstarted subgroup has no domain
+            model.add_rows(
+                0, variables, ones, upper=most
+            )  # a subgroup that does not start has no domain
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
         elif len(domains):
@@ -393,7 +396,7 @@ class Choices:
             model.add_rows(0, np.append(variable, whole.variables[above]), factors, upper=0)
 
     def _follow(self, f: int, choice: Choice) -> None:
-        """Add rows that keep the tasks of an entry in the chosen domains."""
+        """Add rows that keep the tasks of entry f in the chosen domains."""
         form = self.form
         per_gang, many = int(form.gangs.per_gang[f]), len(choice.domains)
         if not form.is_flexible[f]:
@@ -445,8 +448,8 @@ class Choices:
             domain = np.concatenate([d.choice.domains for d in demands])
             variable = np.concatenate([d.variables for d in demands])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
-            # Two roles of a gang may have tasks of one class and share a variable, so sum the
-            # factors of equal (domain, variable) pairs.
+            # Tasks of two roles may have one task class and share a variable, so sum the factors of
+            # equal (domain, variable) pairs.
             pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
             factors = np.zeros(pairs.shape[1], np.int64)
             np.add.at(factors, at.ravel(), factor)
@@ -558,12 +561,12 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return a gang's variables w by entry and node; -1 means no variable."""
+        """Return the variables w of a gang for each of its entries and each node; -1 means none."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return all variables w (m,), and their values (m,) in a placement `node_of` (T,)."""
+        """Return all variables w (m,), and their values (m,) for task nodes `node_of` (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -574,10 +577,10 @@ class GangNodes:
         return self.variables[there], value[there]
 
     def add_domain_rows(self, choices: Choices) -> None:
-        """Add rows that keep the tasks of gangs with variables w in the chosen domains.
+        """Add rows that keep tasks counted by variables w in the domains that their gangs choose.
 
-        Gangs without variables w may also have a chosen domain and tasks of the same class. Further
-        rows limit these tasks to the supply of the domain's nodes minus the variables w there.
+        Gangs without variables w may choose a domain for tasks of the same class. Further rows
+        limit these tasks to the supply of the domain's nodes minus the variables w on these nodes.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -23,7 +23,7 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Repeat arrays of length 1 so that all returned arrays have the same length.
+    """Repeat the elements of arrays of length 1, so that all arrays have the same length.
 
     Repeating is much faster than `np.broadcast_arrays`.
     """
@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows plus a row `expression ≥ value` for each pair in `held`."""
+        """Return the rows, with a further row expression ≥ value for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """A model of bounded integer variables and linear rows, which can be added but not removed."""
+    """A model of bounded integer variables and linear rows; neither can be removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []
@@ -204,7 +204,7 @@ class LinearModel:
         free: int,
         most: int,
     ) -> None:
-        """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
+        """Add rows that require Σ amount·comes ≤ free + Σ amount·goes, in base units.
 
         `comes` and `goes` are (variable, amount per task) pairs: the variables count tasks that use
         or free capacity. If `free` is negative and `goes` does not make up for the deficit, all

@@ -63,7 +63,7 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Gang shapes (axis S) and their entries, which are groups of equal tasks (axis E).
+    """Gang shapes (axis S), and their entries, which are groups of equal tasks (axis E).
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class GangShapes:
 
     @cached_property
     def offset(self) -> I64:
-        """The index (E,) of each entry's first task among the pending tasks of its gang."""
+        """The index (E,) of the first task of each entry among the pending tasks of the gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -112,7 +112,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Stands for the problem itself in the cache of derived values."""
+"""Marks a derived value that is the problem itself, in the cache of derived values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class Problem:
     ready
         (N,) whether each node is ready.
     kept
-        (R,) amounts that must stay free in the cluster for gangs that are already decided.
+        (R,) idle amounts in the cluster that decided gangs reserve.
     settled
         (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, -1
         for an undecided gang.
@@ -153,8 +153,9 @@ class Problem:
     blocked
         Why a gang cannot be scheduled, keyed by the index of the blocked gang.
     rows, plain_rows
-        (G,) the gang rows that were compiled. If a term of another pod selects only some of several
-        equal tasks, `rows` separates these tasks; `plain_rows` does not.
+        (G,) the gang rows that were compiled. If an affinity term of another pod selects only some
+        of several equal tasks, `rows` separates the selected tasks from the others; `plain_rows`
+        does not.
     gang_columns
         Properties of `rows` as arrays.
 
@@ -213,7 +214,7 @@ class Problem:
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """The pending tasks (T,); `task` and `tasks_of` are faster for few tasks."""
-        # `shape_of` is -1 for decided gangs too, but their tasks stay on axis T.
+        # `shape_of` is -1 for decided gangs too, but the tasks of decided gangs stay on axis T.
         listed = compress(self.rows, (np.diff(self.task_start) > 0).tolist())
         return tuple(chain.from_iterable(row.pending for row in listed))
 
@@ -259,7 +260,7 @@ class Problem:
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Copy the cached results of `functions` from an equal problem, and return this problem."""
+        """Copy the results that `other` has cached for `functions`, and return this problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self

@@ -1,4 +1,4 @@
-"""Queues as arrays over the queue tree: limits, allocated and requested amounts."""
+"""The queue tree as arrays, with the limits and the demand of each queue."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QueueArrays(QueueTree):
     has_gangs
         (Q,) whether any gang directly in the queue uses or requests resources.
     closed
-        Why no task of a queue may be placed, keyed by queue index; open queues are missing.
+        Why no task of a queue may be placed, keyed by queue index; open queues have no key.
 
     """
 
@@ -132,7 +132,7 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
 class Demand:
     """The allocated, claimed and requested amounts of each queue, defined as in `QueueArrays`.
 
-    Closed queues are treated like open queues.
+    The amounts of a closed queue are computed as if the queue were open.
     """
 
     allocated: I64

@@ -1,4 +1,4 @@
-"""For each node, count the pods that affinity, anti-affinity and spread terms select."""
+"""Count the pods on each node that affinity, anti-affinity and spread terms select."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Term:
     namespaces
         The namespaces of each term in `sources`, or None for all namespaces.
     is_of_residents
-        Whether only residents carry the term; the residents that it selects are then irrelevant.
+        Whether only residents carry the term. Such a term restricts pending tasks that it selects,
+        so the residents that it selects are not counted.
 
     """
 
@@ -62,7 +63,7 @@ class Term:
 
     @property
     def source(self) -> PodTerm | SpreadTerm:
-        """The term in the pod's specification."""
+        """The term as the pod's specification states it."""
         return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -77,7 +78,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """Counts of the tasks placed or nominated in this session; `Relations` includes them."""
+    """Counts of tasks placed or nominated in this session, as arrays like those of `Relations`."""
 
     selected: I64
     carried: I64
@@ -110,8 +111,7 @@ class Relations:
     port_taken
         (P, N) whether a resident of the node binds a conflicting port.
     coming
-        The counts of decided tasks, which the arrays include in addition to residents; None without
-        decided tasks.
+        The counts of decided tasks, which the arrays above include; None without decided tasks.
 
     """
 
@@ -185,7 +185,7 @@ class TermMatcher:
     """Finds the terms that select a pod, cached by namespace and relevant labels.
 
     If a term requires certain values of a label, it is compared only with pods that have one of
-    these values. Every term is compared only with pods of its namespaces.
+    these values. A term is compared only with pods of its namespaces.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
@@ -234,8 +234,8 @@ def find_terms(
 ) -> tuple[Term, ...]:
     """Return the distinct terms of `pending`, and the relevant anti-affinity terms of residents.
 
-    An anti-affinity term of residents is relevant only if it selects one of `tasks`, the pending
-    tasks.
+    An anti-affinity term of residents is relevant only if it selects one of the pending tasks
+    `tasks`.
     """
     found: dict[TermKey, None] = {}
     for shape in pending:
@@ -245,7 +245,7 @@ def find_terms(
         if shape.pod_anti_affinity:
             of_residents.update(dict.fromkeys(_anti_keys(shape)))
     others = [key for key in of_residents if key not in found]
-    # The keys keep the sources in memory, so that the object ids stay valid.
+    # The keys keep the terms in memory, so that `id(source)` stays valid.
     known: dict[int, frozenset[str] | None] = {}
     for source in chain.from_iterable(sources for _, sources in (*found, *others)):
         if id(source) not in known:
@@ -266,7 +266,7 @@ def find_terms(
 
 
 def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
-    """Return the terms that pending tasks carry; they precede all other terms."""
+    """Return the terms that pending tasks carry, which precede all other terms."""
     number = sum(not term.is_of_residents for term in terms)
     return terms[:number]
 
@@ -274,7 +274,7 @@ def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a term with resolved namespaces; `labels_of` has the labels of each namespace."""
+    """Return a term with its namespaces; `labels_of` maps each namespace to its labels."""
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
@@ -367,8 +367,8 @@ def count_coming(
     shapes, selecting
         (C,) `TaskShape` of each task class, and indices of the terms that select its tasks.
     tasks, nominated
-        (task class, node) arrays of placed tasks and of nominated tasks. Nominated tasks count for
-        anti-affinity and host ports, but not for affinity and spread.
+        Task class and node of each placed task and of each nominated task, as two arrays (m,).
+        Nominated tasks count for anti-affinity and host ports, but not for affinity and spread.
 
     """
     if not (relations.terms or relations.ports):
@@ -399,7 +399,7 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Count tasks of one class on the nodes `at`; `stands` is False if they are only nominated."""
+    """Count tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:

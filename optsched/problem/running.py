@@ -1,4 +1,4 @@
-"""Running tasks as arrays (axis V), and variants of a problem that ignore some running tasks.
+"""Running tasks as arrays (axis V), and variants of a problem that ignore some resident pods.
 
 The running tasks are the candidates for eviction. The arrays are built when first read, because
 most sessions evict nothing.
@@ -64,10 +64,10 @@ class Running:
 
 @cached_by_problem
 def selected_tasks(problem: Problem) -> list[I64]:
-    """Return the running tasks that each term of the relations selects; the result is cached.
+    """Return the indices of the running tasks that each affinity or spread term selects; cached.
 
-    The result is empty for a term that only residents carry: such a term excludes no running tasks,
-    only pending tasks.
+    The result has no task for a term that only residents carry, because such a term restricts only
+    pending tasks.
     """
     terms = problem.relations.terms
     matcher = TermMatcher(terms_of_pending(terms))
@@ -81,8 +81,8 @@ def selected_tasks(problem: Problem) -> list[I64]:
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
     """Return a group number (V,) for each running task.
 
-    Tasks that the same `terms` select are in the same group. Tasks that no term selects have -1.
-    Returns None if `terms` is empty.
+    Two tasks are in one group if the same `terms` select both. Tasks that no term selects have the
+    number -1. Returns None if `terms` is empty.
     """
     if not terms:
         return None
@@ -101,7 +101,7 @@ def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
 
 @cached_by_problem
 def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem; cached."""
+    """Return the running tasks of a problem; the result is cached."""
     nodes, gangs = problem.snapshot.nodes, problem.snapshot.gangs
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
     with_tasks = np.flatnonzero(problem.gang_columns.flags(has_standing_tasks))
@@ -145,7 +145,7 @@ def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
 
 @cached_by_problem
 def without_terminating(problem: Problem) -> Problem:
-    """Return a variant of the problem whose relations ignore terminating pods; cached."""
+    """Return the problem as if affinity, spread and ports ignored terminating pods; cached."""
     return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 
@@ -160,7 +160,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return a variant without terminating pods, and without pods whose keys are in `gone`."""
+    """Return the problem without terminating pods, and without pods whose keys are in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -185,12 +185,11 @@ def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
 
 
 def _depends_on_residents(problem: Problem) -> bool:
-    """Return whether affinity terms, spread terms or host ports depend on resident pods."""
     return bool(problem.relations.terms or problem.relations.ports)
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return a variant whose relations count only the residents for which `minds` returns True."""
+    """Return the problem with relations that count only residents for which `minds` is True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem

@@ -1,6 +1,6 @@
-"""Compile gangs and their subgroups into gang shapes, which interchangeable gangs share.
+"""Compile gangs and subgroups into gang shapes; interchangeable gangs share one gang shape.
 
-Volcano calls subgroups sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
+A subgroup is a sub-job of Volcano (`pkg/scheduler/api/sub_job_info.go`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Part:
     rule
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
-        Number of tasks that must start together; 0 if the subgroup's minimum already runs.
+        Number of tasks of the subgroup that must start together; 0 if the subgroup's minimum
+        already runs.
     topology
         The topology request of the rule, or None.
     held
@@ -59,11 +60,10 @@ class Parts:
     parts
         Subgroups in the order of their first tasks.
     part_of
-        Index in `parts` of each pending task's subgroup, by task key; tasks without a subgroup are
-        missing.
+        Maps the key of each pending task in a subgroup to the index of the subgroup in `parts`.
     need_groups
-        (rule, number of the rule's subgroups that must still start for the gang to count as
-        started) pairs.
+        (rule index, number of subgroups of the rule that must still start) pairs. The gang counts
+        as started once these subgroups have started.
     short
         Keys of the pending tasks whose subgroups have too few pods to start.
     lacking
@@ -87,7 +87,7 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """Find the subgroups of a gang that have pending tasks.
+    """Find the subgroups of a gang that have pending tasks and enough pods to start.
 
     `waiting` lists the pending tasks of the gang in task order.
     """
@@ -144,10 +144,7 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule index, number of subgroups still to start) pairs, and a reason or None.
-
-    The reason explains why too few subgroups can start.
-    """
+    """Return `Parts.need_groups`, and the reason why too few subgroups can start, or None."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []
@@ -206,8 +203,8 @@ class GangShape:
     entries
         Groups of equal pending tasks, in the order of their first tasks.
     sequence
-        (entry index, number of tasks) pairs, one per run of equal tasks in task order; the numbers
-        of an entry add up to its task count.
+        (entry index, number of tasks) pairs, one per run of equal tasks in task order. The numbers
+        of tasks of an entry add up to the task count of the entry.
     need
         Number of tasks that must start together; 0 if the gang has started.
     need_role
@@ -222,7 +219,7 @@ class GangShape:
     parts
         Subgroups with pending tasks.
     need_groups
-        (rule, number of the rule's subgroups that must start together) pairs.
+        (rule index, number of subgroups of the rule that must start together) pairs.
     topology, held
         The gang's topology request, and the names of the nodes with its running tasks. `held` is
         empty if the gang has no topology request.
@@ -261,7 +258,7 @@ class GangShape:
 
     @property
     def admitted_members(self) -> int:
-        """The value of `min_members` before this session chose victims; admission uses it."""
+        """The value of `min_members` before this session chose victims in the gang."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
@@ -279,7 +276,7 @@ class GangShape:
 class Stake:
     """A gang's allocated, claimed and requested amounts (see `GangRow`), and its minimum amounts.
 
-    The amounts `minimum` must be free in the cluster before the gang starts. `requests` contains
+    The amounts `minimum` must be idle in the cluster before the gang starts. `requests` contains
     the distinct requests of all pending tasks of the gang.
     """
 
@@ -290,15 +287,15 @@ class Stake:
     requests: tuple[Amounts, ...]
 
 
-# The stores use weak references, so an object is freed with the last gang that uses it.
+# The stores use weak references, so Python frees an object with the last gang that uses it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""The store that keeps one object for equal gang shapes, which makes comparisons fast."""
+"""Keeps one object for all equal gang shapes, which makes comparisons fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang as a row of the problem, reused between sessions while the gang object is the same.
+    """One compiled gang; sessions reuse the row while the gang object stays the same.
 
     Attributes
     ----------
@@ -323,7 +320,7 @@ class GangRow:
         The distinct requests of all pending tasks, including tasks that cannot be placed in this
         session.
     stake
-        The gang's amounts as one object, shared by gangs with equal amounts.
+        The gang's amounts as one object, which gangs with equal amounts share.
     """
 
     gang: Gang
@@ -359,8 +356,8 @@ def gang_row(
     gang
         The gang.
     relations
-        Maps the key of a pending task to the terms of other pods that select it; None if there are
-        none.
+        Maps the key of a pending task to the terms of other pods that select the task; None if no
+        term selects a task.
     queue
         The gang's queue if it restricts the choice of nodes, else an empty string.
     bound
@@ -395,8 +392,7 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # Collect the distinct requests by groups of equal tasks, because hashing every task's request
-    # is slow.
+    # Read one request per group of equal tasks, because hashing the request of every task is slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
@@ -429,7 +425,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return a copy of a gang's row in which the gang must respect the reservations `bound`."""
+    """Return the row of a gang that must respect the reservations `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -448,7 +444,7 @@ def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Return how many more tasks must start together, in total and for each role."""
+    """Return how many more tasks must start together, in total and in each role."""
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))

@@ -30,9 +30,10 @@ class Tiers:
     of
         (G,) tier index of each gang; 0 is the most important tier.
     mark
-        (G,) group number of each gang; gangs with different numbers never share a gang class.
+        (G,) group number of each gang. Gangs with different group numbers are in different gang
+        classes.
     factor
-        (G,) factor that multiplies each gang's weight within its tier.
+        (G,) factor by which the weight of each gang within the tier is multiplied.
     names
         The name of each tier.
 
@@ -54,15 +55,15 @@ def priority_tiers(
     """Return tiers ordered by priority, and by urgency among gangs of equal priority.
 
     Broken gangs are most urgent: they have fewer bound tasks than their minimum, so the bound tasks
-    cannot work. Next come the `heads`, the gangs whose reservation has begun, in the order of their
-    reservations. The first head has a tier of its own, so that no combination of other gangs
-    outweighs this head. Gangs that have waited longer than `starvation_after_ms` follow, then all
-    others.
+    cannot work. The `heads` follow. A head is a gang whose reservation has begun; the heads are in
+    the order of their reservations. The first head is alone in its tier, so that no combination of
+    other gangs outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then
+    all others.
 
     `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
     gang's queue and takes precedence over `priority`; None means that all queues have equal
-    priority. In a queue with strict order, waiting time starts when the gang is created, so that
-    tiers follow the queue's order.
+    priority. In a FIFO queue, waiting time counts from the creation of the gang, so that the tiers
+    follow the queue order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

@@ -43,7 +43,8 @@ class Forest:
         (D,) tier and parent of each domain. A parent has a higher tier than its children; the root
         has parent -1.
     end
-        (D,) index after each subtree: domain d contains the domains d to end[d]-1.
+        (D,) index after the last domain of each subtree: domain d contains the domains d to
+        end[d]-1.
     leaf_of
         (N,) the lowest domain that contains each node.
 
@@ -64,7 +65,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """The rank (D,) of each domain in the order of domain names."""
+        """The rank (D,) of each domain among all domains, sorted by name."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
@@ -126,7 +127,7 @@ class Bound:
         (D,) mask of the domains in which tasks may be placed; includes all descendants of an
         allowed domain.
     is_hard
-        Whether the bound is a constraint; a mere preference allows all domains.
+        Whether the bound is a constraint. A bound that is only a preference allows all domains.
     held
         The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if none
         runs.
@@ -173,7 +174,7 @@ class TopologyArrays:
     bounds
         (S,) topology bounds of each gang shape.
     cell_of
-        (N,) cell of each node; nodes of one cell are in the same domains of every forest.
+        (N,) cell of each node. A cell is a set of nodes in the same domains of every forest.
     num_cells
         Number of cells.
 

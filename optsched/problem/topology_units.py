@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The unblocked gangs and subgroups that have a topology bound, called units (axis U).
+    """The units (axis U): unblocked gangs and subgroups that have a topology bound.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class Units:
     bounds
         (U,) topology bound of each unit.
     task, unit_of
-        (k,) pairs of a pending task and a unit that contains it. A task can belong to two units:
-        its gang and its subgroup.
+        (k,) each pending task, and the unit that contains the task. A task in two units (gang and
+        subgroup) occurs twice.
 
     """
 
@@ -57,7 +57,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of a gang's or subgroup's running tasks, and its total task count."""
+    """Return the nodes (k,) of the running tasks of a gang or subgroup, and its number of tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -101,7 +101,7 @@ def holders(problem: Problem, node_of: I64) -> I64:
 
 @cached_by_problem
 def units_of(problem: Problem) -> Units:
-    """Return the gangs and subgroups of a problem that have a topology bound; cached."""
+    """Return the gangs and subgroups that have a topology bound; the result is cached."""
     gang: list[int] = []
     part: list[int] = []
     bounds: list[Bound] = []
@@ -123,7 +123,6 @@ def units_of(problem: Problem) -> Units:
 
 
 def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
-    """Yield the gang, the subgroup and the topology bound of each unit."""
     bounds = problem.topology.bounds
     asking = np.array([bool(b.existing) for b in bounds], np.bool_)
     gangs = problem.open_gangs
