@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver; each task class has arrays of node fits and scores."""
+"""Run the actions of a policy greedily, as Volcano does, without a solver."""

@@ -1,4 +1,4 @@
-"""Run custom actions in the pipeline: show them the session, and apply their proposals.
+"""Run custom actions in the greedy pipeline, and apply the proposals of these actions.
 
 The proposals for a gang are applied together or not at all. Proposals must satisfy the rules, the
 queue limits and the idle capacity. As in the actions `preempt` and `reclaim`, a task is evicted
@@ -32,7 +32,7 @@ _NO_EVICTIONS = "displaces pods, which has no effect with a solver: the solver s
 
 @dataclass(slots=True)
 class _GangProposal:
-    """The proposal for one gang: the node index of each task index, and the tasks to evict."""
+    """A proposal for one gang: `node_of` maps tasks to nodes, `victims` lists tasks to evict."""
 
     node_of: dict[int, int] = field(default_factory=dict)
     victims: list[int] = field(default_factory=list)
@@ -101,7 +101,7 @@ class CustomActionRunner:
     # --- proposals -------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply the proposals of a custom action by gang, in the order of their first proposals."""
+        """Apply the proposals of a custom action, gang by gang in the order of first proposals."""
         running = () if self._evicting is None else self._evicting.running.tasks
         victims = {task.key: v for v, task in enumerate(running)}
         reader = _ProposalReader(self._problem, gangs, self._free_tasks, victims)
@@ -131,7 +131,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Evict the proposed victims and nominate the proposed nodes, or change nothing at all."""
+        """Evict all proposed victims and nominate all proposed nodes, or change nothing."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang):
             return

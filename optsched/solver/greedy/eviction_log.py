@@ -30,7 +30,7 @@ class GangMinimums:
         self._num_evicted: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1), or its rollback (`sign` -1)."""
+        """Record the eviction of a running task (`sign` 1), or the rollback of an eviction (-1)."""
         gang, role = int(self._running.gang_of[victim]), self._running.tasks[victim].role
         self._num_evicted.setdefault(gang, Counter())[role] += sign
 
@@ -55,8 +55,8 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(evicted_by_role)
         if not (found.min_resources and evicted_by_role.total()):
-            # A gang with `minResources` that loses a running task has to restart. Tasks that this
-            # session places for the gang then do not count towards its minimum.
+            # A gang with `minResources` that loses a running task has to restart. After a restart,
+            # tasks that this session places do not count towards the gang's minimum.
             entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
             for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
                 left[entry.role] += number
@@ -66,7 +66,7 @@ class GangMinimums:
 
 
 class EvictionLog:
-    """The evictions of a session; evictions for the current gang can be undone.
+    """The evictions of a session; the evictions for the current gang can still be undone.
 
     Attributes
     ----------
@@ -75,11 +75,11 @@ class EvictionLog:
     num_commits
         Number of gangs for which evictions or nominations have been committed.
     uncommitted
-        Indices of running tasks evicted for the current gang whose eviction is not committed yet.
+        Indices of the running tasks that are evicted for the current gang, before the commit.
     evicted
         Indices of all running tasks evicted in this session, including `uncommitted`.
     gang_minimums
-        Checks that gangs with placements keep their minimum.
+        Checks whether gangs that this session places keep their minimum.
 
     """
 
@@ -137,7 +137,6 @@ class EvictionLog:
         return [b for b in self._budgets if covers(b, task)]
 
     def _record(self, v: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
         placing, running = self._placing, self._running
         (self.evicted.add if sign > 0 else self.evicted.remove)(v)
         self.evictable[v] = sign < 0 and not self._spared[v]

@@ -45,9 +45,9 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Preempts running tasks for starving gangs, one gang at a time.
+    """Evicts running tasks for starving gangs, one gang at a time.
 
-    Nodes of evicted tasks are nominated for the gang.
+    The nodes of the evicted tasks are nominated for tasks of the starving gang.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class GangPreemption:
             nominate = self._nominate_one_more
             if nominate(gang):
                 return evicting.commit(gang, action)
-        # All victims are in one domain, or anywhere if the gang has no domains.
+        # If the gang has network domains, all victims are in one domain.
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
         masks = [np.ones(len(self._running), np.bool_)]
@@ -136,7 +136,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield lists of tasks to evict together: single surplus tasks first, then entire gangs."""
+        """Yield tasks to evict together as units: first single surplus tasks, then entire gangs."""
         plugins = self._evicting.plugins
         task_class = self._placing.class_of(gang, self._evicting.entries(gang)[0])
         named = plugins.find_allowed_victims(action, gang, task_class, np.flatnonzero(candidates))
@@ -159,8 +159,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Of the requested resources that a gang holds, its candidates hold some fraction.
-            # Prefer gangs with a high fraction.
+            # Prefer victim gangs whose candidates hold a large fraction of the requested resources
+            # that the gang holds.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)
@@ -169,7 +169,7 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Return whether a running task may be evicted without the rest of its gang.
+        """Return whether a running task may be evicted while the rest of the gang keeps running.
 
         A gang of more than one task must keep its minimum.
         """
@@ -188,12 +188,12 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its tasks that still run, or None if not all may be evicted."""
+        """Return a gang and its running tasks, or None if some of them may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
-        # One task of the gang need not be a candidate: as in reclaim, the last victim may exceed
-        # the amount that its queue must give back.
+        # Plugins need not allow one of the tasks as a victim: as in `reclaim`, the last victim may
+        # exceed the amount that the queue must give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _requested_resources(self, gang: int) -> I64:
@@ -204,7 +204,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict one unit of tasks after another until the gang fits; return whether it fits.
+        """Evict one unit of tasks after another until the gang fits; return whether the gang fits.
 
         If the gang fits, evictions that are not needed are undone. Otherwise all evictions are
         undone.
@@ -253,8 +253,8 @@ class GangPreemption:
     def _nominate_one_more(self, gang: int) -> bool:
         """Nominate a node for one more task of a gang that has its minimum; return whether it fits.
 
-        Gangs with network domains or subgroups get no node, because only other actions add tasks to
-        them. Nothing changes if no node can be nominated.
+        No node is nominated for a gang with network domains or subgroups: only other actions add
+        tasks to such a gang. If no node fits, nothing changes.
         """
         placing = self._placing
         placing.undo(gang)

@@ -1,8 +1,8 @@
 """The idle capacity of nodes, and the fits and scores of each task class on the nodes.
 
-A placement changes few nodes. Each task class has arrays of fits and scores, and a position in the
-log of changed nodes. Reading an array updates only the elements of nodes that changed since the
-last read. If no node fits a task of the class, the scores of the class are never computed.
+A placement changes few nodes. Each task class has arrays of fits and scores. Reading an array
+updates only the elements of nodes that changed since the last read. The scores of a task class that
+fits no node are never computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Up to this number of nodes to choose, repeated searches are faster than sorting."""
+"""Up to this number of chosen nodes, searching each best node is faster than sorting all nodes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,8 +34,9 @@ class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
     The fit of a node is the number of further tasks that fit on the node. The score of a node is
-    the score of its next task, or `NOWHERE` if no task fits. `request` holds (resource, amount)
-    pairs of one task; `parts` holds (index, amount) pairs of extra resources, which rules define.
+    the score of the next task on the node, or `NOWHERE` if no task fits. `request` holds the
+    (resource, amount) pairs that one task requests. `parts` holds the (index, amount) pairs of
+    extra resources, which rules define.
     """
 
     allowed: Bool | None
@@ -56,10 +57,10 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of task classes that no placement changes, shared by the problem's node tables.
+    """Properties of task classes that no placement changes; all node tables share them.
 
-    The problem refers to this object, which refers back only weakly: a reference cycle would stay
-    in memory until a full garbage collection.
+    The problem refers to this object. The object refers to the problem only weakly, because a
+    reference cycle would stay in memory until a full garbage collection.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -82,23 +83,20 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of the nodes that a task class may use, or None for all nodes."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placing a task of the class depends on other tasks on the node."""
         if task_class not in self._tied:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
 
     def request_of(self, task_class: int) -> list[tuple[int, int]]:
-        """Return the request of one task of a class as (resource index, amount) pairs."""
+        """Return the request of one task as (resource index, amount) pairs."""
         if task_class not in self._asked:
             self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
         return self._asked[task_class]
 
     def scored(self, task_class: int) -> _Scored:
-        """Return the constant node scores and the scorers for a task class."""
         if task_class not in self._scored:
             base: F64 | None = None
             for rule in self._scoring:
@@ -123,10 +121,9 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """The log of changed nodes, in an array whose size doubles when it is full.
+    """The log of changed nodes. The array of the log doubles in size when it is full.
 
-    `every` contains all nodes; `touched_since` returns `every` itself if all nodes may have
-    changed.
+    `every` contains all nodes.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -135,7 +132,6 @@ class _Log:
         self.length = 0
 
     def append(self, nodes: I64) -> None:
-        """Add changed nodes (m,) to the log."""
         end = self.length + len(nodes)
         if end > len(self._nodes):
             grown = np.empty(max(2 * len(self._nodes), end), np.int64)
@@ -145,10 +141,10 @@ class _Log:
         self.length = end
 
     def touched_since(self, read: int) -> I64:
-        """Return the nodes that changed after the first `read` entries of the log.
+        """Return the nodes in the log after its first `read` elements.
 
-        Returns all nodes if `read` is -1 (never read). The result is also all nodes if the log has
-        at least as many new entries as nodes, because updating all nodes is then faster.
+        Returns `every` if `read` is -1 (never read), or if at least as many elements are new as
+        there are nodes, because updating all nodes is then faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -158,7 +154,7 @@ class _Log:
 _UNREAD = -1
 
 _OUTDATED = 64
-"""Number of log entries after which the largest idle amounts are recomputed."""
+"""Number of changes in the log after which the largest idle amounts are recomputed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -169,7 +165,7 @@ class NodeView:
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Apply the mask and the bonus to scores (N,); without both, return `score` itself."""
+        """Return scores (N,) with the bonus added, and `NOWHERE` on nodes outside the mask."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
@@ -225,10 +221,10 @@ class NodeTable:
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Return False if no node can fit a task, because no node has enough of some resource idle.
+        """Return False only if no node has enough of some requested resource idle for one task.
 
-        The method compares the request with the largest idle amounts, which may be outdated but
-        never too low.
+        The request is compared with the largest idle amounts. These may be outdated, but never too
+        low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -281,12 +277,12 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, but leave `idle` unchanged."""
+        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, and leave `idle` unchanged."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return nodes for `number` tasks, each of which gets the node that is best at its turn.
+        """Return nodes for `number` tasks, placed one after another on the node of the best score.
 
         Returns
         -------
@@ -327,7 +323,7 @@ class NodeTable:
         return best[chosen], counts[chosen].astype(np.int64)
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a task class, with up-to-date fits."""
+        """Return the `_View` of a task class, with up-to-date fits."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = _View(
@@ -358,7 +354,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a task class, with up-to-date fits and scores."""
+        """Return the `_View` of a task class, with up-to-date fits and scores."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -407,7 +403,7 @@ def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """Return the sum (m,) of the scores that all scorers give to m nodes."""
+    """Return the sum (m,) of all scorers' scores of m nodes."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)

@@ -1,8 +1,8 @@
 """The greedy pipeline, which runs the actions of a policy one after another.
 
-Gang order and results equal Volcano's (`pkg/scheduler/actions`) except for ties: the pipeline
-breaks ties by creation time and name, Volcano at random. The pipeline evaluates plugins per task
-class; Volcano evaluates them per task.
+The gang order and the placements are those of Volcano (`pkg/scheduler/actions`) except for ties.
+The pipeline breaks ties by creation time and name, Volcano at random. The pipeline calls plugins
+once per task class; Volcano calls plugins once per task.
 """
 
 from __future__ import annotations
@@ -60,22 +60,24 @@ class GreedyOptions:
     by_gang
         Options of the actions `gangpreempt` and `gangreclaim`, by action name.
     weighs_nodes
-        Whether `preempt` selects the node with the cheapest victims instead of the highest score.
+        Whether `preempt` selects the node with the cheapest victims, instead of the node with the
+        highest score.
     gated
         Whether a gang in phase Pending is placed only after the action `enqueue` admits it, even if
-        its pods exist. If False, gangs in phase Pending are placed too, and no task is evicted.
+        its pods exist. If `gated` is False, gangs in phase Pending are placed too, and no task is
+        evicted.
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
         gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
         capabilities of its queues, its request is reserved: plugins count the gang as enqueued.
-        Only the first gang that meets these conditions gets such a reservation.
+        Only the first such gang gets this reservation.
     proposers
         The custom actions of the policy.
     faults
         Collects errors of custom actions.
     is_late
-        Returns True once the time limit of `preempt` and `reclaim` is over. Both actions then try
-        no further gang; earlier evictions stay valid.
+        Returns True once the time limit of `preempt` and `reclaim` is over. Both actions then stop;
+        earlier evictions stay valid.
 
     """
 
@@ -116,7 +118,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 
 
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
-    """Return the nodes (T,) on which a gang's minimum starts if no other gang is placed.
+    """Return the nodes (T,) on which a gang starts if no other gang is placed before it.
 
     Returns None if the gang cannot start, for example because its queue is overused.
     """
@@ -127,7 +129,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return the gangs in the order in which `allocate` would consider them if it placed none."""
+    """Return the gangs in the order of `allocate`, as if `allocate` placed none of the gangs."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -154,14 +156,13 @@ class _Pipeline:
         return QueueOrder(self._problem, self._plugins.queue_key, self._order, reach)
 
     def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
-        """Yield each gang once, in the order in which actions consider gangs."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: the minimum in a gang's first turn, then more tasks."""
+        """Place gangs in queue order: first the minimum of a gang, in later turns further tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -179,8 +180,8 @@ class _Pipeline:
         for gang in late:
             if self._enqueue_gang(gang) or ledger.waits_for_late:
                 continue
-            # A gang can fit only if its minimum is within the cluster total and its queues'
-            # capabilities.
+            # A gang can fit only if its minimum is within the cluster total and the capabilities of
+            # its queue and ancestors.
             least, queues = least_resources(problem)[gang], problem.queues
             above = queues.subtree[:, problem.queue_of[gang]]
             if (least <= queues.capability[above]).all() and (least <= problem.total).all():
@@ -228,7 +229,7 @@ class _Pipeline:
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on their nominated nodes; keep nominations whose nodes are not idle yet."""
+        """Place gangs on their nominated nodes, or keep nominations while the nodes are in use."""
         for gang, nominations in self._options.nominations.items():
             if self._placing.place_nominated(gang, nominations):
                 continue
@@ -238,7 +239,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs in turns: a gang's first turn places its minimum, later turns one task."""
+        """Place gangs in queue order: first the minimum of a gang, in later turns one task."""
         gangs = self._candidates()
         problem, placing, classes = self._problem, self._placing, self._gang_classes
         # Skip gang classes that cannot start on idle or future idle capacity. `allocate` only
@@ -300,7 +301,7 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # An entire subgroup may exceed `number`.
+        fewer = min(grown, number) // 2  # The tasks of an entire subgroup may exceed `number`.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
@@ -327,7 +328,6 @@ class _Pipeline:
         return False
 
     def find_start(self, gang: int) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts, or None if the gang cannot start."""
         if self._plugins.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of
@@ -335,26 +335,22 @@ class _Pipeline:
     # --- preempt, reclaim ------------------------------------------------------------------------
 
     def preempt(self) -> None:
-        """Evict tasks of the same queue for gangs (see the module `preemption`)."""
         # If every gang is placed, skip the slow search for victims.
         if self._options.gated and len(short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Evict tasks of other queues for gangs (see the module `preemption`)."""
         if not self._options.gated or not len(running_tasks(self._problem)):
             return
         if len(short := self._find_waiting()):
             self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
-        """Evict tasks of the same queue for whole gangs (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_PREEMPT, GangPreemptionOptions())
             self._gang_preemption.preempt(self._find_waiting(), how)
 
     def gang_reclaim(self) -> None:
-        """Evict tasks of other queues for whole gangs (see the module `gang_preemption`)."""
         if self._options.gated:
             how = self._options.by_gang.get(GANG_RECLAIM, GangPreemptionOptions())
             self._gang_preemption.reclaim(self._find_waiting(), self._plugins.is_overused, how)
@@ -383,7 +379,6 @@ class _Pipeline:
     # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Run a custom action and apply its proposals (see the module `custom_actions`)."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,
@@ -397,7 +392,7 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether a gang may start or grow and does not have to wait in a FIFO queue."""
+        """Return whether rules and the order of a FIFO queue let a gang start or grow."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._plugins.may_start(gang))
 
@@ -420,7 +415,6 @@ class _Pipeline:
         self._serve(untried, lambda _: False)
 
     def decisions(self) -> Decisions:
-        """Return the combined decisions of all actions that have run."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

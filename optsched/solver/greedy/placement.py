@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: its placed tasks, and how many tasks its minimum still needs.
+    """The progress of a gang: its placed tasks, and the number of tasks missing to its minimum.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Cursor:
     done
         Number of placed tasks per entry.
     need, need_role
-        Number of tasks that the minimum still needs, in total and by role.
+        Number of tasks missing to the minimum, in total and by role.
     failed
         Entries for which no node was found; these entries are not tried again.
 
@@ -55,14 +55,14 @@ class Cursor:
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether the gang has an unplaced task whose entry has not failed."""
+        """Whether the gang has an unplaced task that may still find a node."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
 class _Step(NamedTuple):
-    """One placement in the undo log: its tasks, the node table, and the array of chosen nodes.
+    """One placement in the undo log: tasks of one entry, their nodes and the node table.
 
-    `number` is the sum of `counts`.
+    `number` is the sum of `counts`, and `answer` the array (T,) that stores the nodes.
     """
 
     entry: int
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Index arrays of a problem, stored as lists because reading single list elements is faster."""
+    """Index arrays of a problem as lists, because reading one element of a list is faster."""
 
     class_of: list[int]
     start: list[int]
@@ -94,7 +94,7 @@ class PlacementState:
     node_of, nominated
         (T,) node index and (T,) nominated node index of each task, or `UNPLACED`.
     ledger, plugins
-        The totals of the session, and the plugins' implementations of extension points.
+        The sums over all placements of the session, and the plugins of the policy.
     table
         Node table of idle capacity.
     later
@@ -146,17 +146,17 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: I64) -> I64:
-        """Return the gangs in `gangs` (m,) with an unplaced task whose entry has not failed."""
+        """Return the gangs in `gangs` (m,) with an unplaced task that may still find a node."""
         done = [gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks]
         return without_marked(gangs, done, self.problem.num_gangs)
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether, since the last undo, no node was found for some entry of the gang."""
+        """Return whether an entry (equal tasks) of a gang found no node since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
     def class_of(self, gang: int, entry: int) -> int:
-        """Return the task class of an entry of a gang."""
+        """Return the task class of an entry (group of equal tasks) of a gang."""
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
@@ -183,7 +183,7 @@ class PlacementState:
         self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate future idle capacity for the tasks that the minimum still needs."""
+        """Nominate nodes with future idle capacity for the tasks missing to the gang's minimum."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
@@ -232,8 +232,8 @@ class PlacementState:
     ) -> Nominations:
         """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
-        The node tables in `places` are tried in order. A task may fit only after another task is
-        placed, so the attempts are repeated until no further task fits.
+        The node tables in `places` are tried in order. A rule may let a task fit only after another
+        task is placed, so the attempts are repeated until no further task fits.
         """
         left, placed, before = list(nominations), 0, -1
         while left and placed > before:
@@ -288,7 +288,7 @@ class PlacementState:
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node for one task of an entry; return False if the task does not fit."""
+        """Nominate a node for one task of a gang's entry; return False if the task does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def commit_nominations(self, later: NodeTable) -> None:
@@ -315,8 +315,8 @@ class PlacementState:
     def _start_in(self, gang: int, table: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Role minimums come first, because capacity may suffice for no more than the gang's
-        # minimum.
+        # Fill the minimums of roles first, because the idle capacity may suffice only for the
+        # gang's minimum.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -416,9 +416,9 @@ class PlacementState:
     def _choose_live(
         self, gang: int, entry: int, table: NodeTable, lens: NodeView
     ) -> tuple[I64, I64]:
-        """Return the best node for one task, if node scores depend on earlier placements.
+        """Return the best node for one task whose node scores depend on earlier placements.
 
-        Returns the node and the count 1 as arrays, which are empty if no node fits.
+        The results are arrays of one node and the count 1, or empty arrays if no node fits.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(table.scores(task_class))
@@ -434,7 +434,7 @@ class PlacementState:
         return nodes, np.ones(len(nodes), np.int64)
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
-        """Record a placement (`sign` 1) or its rollback (`sign` -1) in all tables and totals."""
+        """Record a placement (`sign` 1) or its rollback (-1) in node tables, sums and plugins."""
         counts = step.counts if sign == 1 else step.counts * sign
         step.table.place_tasks(step.task_class, step.nodes, counts)
         if self.later is not None and step.table is self.table:

@@ -88,7 +88,7 @@ class GangGate(Protocol):
     """A plugin that can prevent gangs from starting."""
 
     def may_start(self, gang: int) -> bool:
-        """Return False only if the gang cannot start."""
+        """Return False if the gang cannot start."""
 
 
 class Starvation(Protocol):
@@ -111,11 +111,11 @@ class Reclaiming(Protocol):
         """
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the sort key of a queue to reclaim from; reverse queue order breaks ties."""
+        """Return the sort key of a lending queue; the reverse queue order breaks ties."""
 
 
 class Preempting(Protocol):
-    """A plugin whose limit on a queue rises if running tasks of the queue are evicted."""
+    """A plugin whose limit on a queue rises when running tasks of the queue are evicted."""
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
         """Return an upper bound on `max_tasks` after evictions in the queue.
@@ -125,7 +125,7 @@ class Preempting(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that can list all possible victims, so that other running tasks can be skipped."""
+    """A plugin that can list all running tasks that it may allow as victims."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `preemptable` may return, or None for all tasks."""
@@ -148,10 +148,9 @@ class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the task order as (entry index, number of tasks) pairs, or None if unspecified.
+        """Return the task order as (entry index, number of tasks) pairs, or None for no order.
 
-        The pairs have the format of `GangShape.sequence`: the numbers of an entry add up to its
-        task count.
+        The pairs have the format of `GangShape.sequence`.
         """
 
 
@@ -159,15 +158,15 @@ class LiveScoring(Protocol):
     """A plugin whose node scores depend on earlier placements of the session."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function whose scores are added to those of `Rule.scorer`, or None.
+        """Return a function whose scores are added to the scores of `Rule.scorer`, or None.
 
-        The function maps a mask (N,) of nodes that fit a task to scores (N,). If an entry has such
-        a function, its tasks are placed one at a time.
+        The function maps a mask (N,) of nodes that fit a task to scores (N,). Tasks of an entry
+        with such a function are placed one at a time.
         """
 
 
 class PlacementRecord(Protocol):
-    """A plugin that records placements by entry (a gang's equal tasks) instead of task class."""
+    """A plugin that records placements per entry (equal tasks of a gang), not per task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """Record a placement of tasks of one entry."""
@@ -227,7 +226,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
-        """Add the filters that apply once all terminating pods have terminated.
+        """Add the filters for the time after all terminating pods have terminated.
 
         A custom plugin without `fits_later` is opened a second time, for the problem without
         terminating pods.
@@ -257,7 +256,7 @@ class GreedyPlugins:
         )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the sort key of a queue to reclaim from; the smallest key comes first."""
+        """Return the sort key of a lending queue; the queue with the smallest key comes first."""
         return tuple(
             part for key in self._methods["victim_queue_key"] for part in key(queue, claimer)
         )
@@ -318,7 +317,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """Which queues' placements can change a queue's key: the widest reach of any plugin."""
+        """The queues in which a placement can change the sort key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]
@@ -364,8 +363,8 @@ class GreedyPlugins:
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """Return a mask (N,) of nodes that fit one more task of a gang, or None for all nodes.
 
-        If `later` is True, all terminating pods are assumed to have terminated. Gang -1 means any
-        gang.
+        If `later` is True, all terminating pods are assumed to have terminated. `gang` is -1 if the
+        nodes must fit a task of any gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)
@@ -381,7 +380,7 @@ class GreedyPlugins:
         return next((runs for runs in found if runs is not None), None)
 
     def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
-        """Return the scorers of an entry that depend on earlier placements in the session."""
+        """Return the scorers of an entry whose scores depend on earlier placements."""
         if not self._methods["live_scorer"]:
             return []
         if (gang, entry) not in self._live_scorers:

@@ -1,10 +1,10 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
-Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task and node by node, by the votes of each tier of plugins. If the policy enables
-`gang` or `tdm`, evictions for a gang are undone unless nodes are nominated for its whole minimum.
-Ties are broken by name; Volcano breaks them at random. The victims' nodes are nominated for the
-gang.
+The actions select and order victims as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`):
+gang by gang, task by task and node by node, by the votes of each tier of plugins. If the policy
+enables `gang` or `tdm`, evictions for a gang are undone unless nodes are nominated for its whole
+minimum. The name breaks ties; Volcano breaks ties at random. The nodes of the victims are nominated
+for the gang.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _Entry = tuple[int, int]
 """A gang index, and the index of one of its entries (groups of equal tasks)."""
 
 _LOWEST = 2**31
-"""Added to each victim's priority, so that an additional victim never lowers the cost."""
+"""Number added to each victim's priority, so that an additional victim never lowers the cost."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """A cache of negated sort keys of gangs and queues, and of sort keys of victims.
+    """A cache of the negated sort keys of gangs and queues, and of the sort keys of victims.
 
     `of_victim` maps each reclaiming queue to the sort keys of running tasks. The cache is valid
     until a placement or eviction changes sort keys.
@@ -64,10 +64,11 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """Gangs, one of each class, that may evict the same tasks in the same action.
+    """One gang of each gang class among the classes that may evict the same tasks in an action.
 
-    `lacking` holds the classes that miss their minimum even if all these tasks are evicted.
-    `lacking` is valid while the number of commits is `num_commits`.
+    `lacking` holds the classes whose gangs miss their minimum even if all these tasks are evicted.
+    The set is valid until the next commit: `num_commits` is the number of commits when it was
+    computed.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -81,7 +82,7 @@ class GreedyPreemption:
     Attributes
     ----------
     placing, running, plugins
-        The session's placements, its running tasks, and the plugins' implementations.
+        The placements and the running tasks of the session, and the plugins of the policy.
     log
         The evictions of the session.
 
@@ -118,7 +119,7 @@ class GreedyPreemption:
 
     @cached_property
     def _atomic(self) -> bool:
-        """Whether evictions for a gang are undone if it does not reach its minimum."""
+        """Whether the evictions for a gang are undone if the gang does not reach its minimum."""
         rules = self.placing.rules
         return any(rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
 
@@ -129,12 +130,10 @@ class GreedyPreemption:
 
     @cached_property
     def _reclaimable(self) -> Bool:
-        """A mask (Q,) of the reclaimable queues."""
         return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
     def _running_gangs(self) -> set[int]:
-        """The indices of gangs with running tasks."""
         return set(self.running.gang_of.tolist())
 
     @cached_property
@@ -149,7 +148,7 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: I64) -> None:
-        """Evict lower-priority tasks of the queue's other gangs first, then of the same gang.
+        """Evict tasks of lower-priority gangs of the queue, then lower-priority tasks of the gang.
 
         As in Volcano, no tasks are evicted for gangs with a network topology.
         """
@@ -159,15 +158,15 @@ class GreedyPreemption:
             is_bound = np.array([bool(bound.existing) for bound in bounds], np.bool_)
             starving = self.starving(gangs[~is_bound[shape[gangs]]] if is_bound.any() else gangs)
             self._group_rivals(starving, PREEMPT)
-            is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
-            line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
+            is_futile = self._is_futile(starving, PREEMPT, self.tasks_of_other_gangs)
+            line = GangQueue(self._order, [] if is_futile else self._order.sorted(starving))
             while line and not self.is_late():
                 gang = line.pop()
                 if not self._is_refused(gang, PREEMPT) and self._preempt_for_gang(
                     gang, PREEMPT, self.tasks_of_other_gangs
                 ):
                     line.rejoin(gang)
-            # Gangs without running tasks have nothing to evict within the gang.
+            # Only a gang with running tasks can evict its own tasks.
             exchanging = self._running_gangs.intersection(starving)
             for gang in sorted(exchanging, key=self.gang_key):
                 while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
@@ -194,9 +193,8 @@ class GreedyPreemption:
     def iterate_attempts(self) -> Iterator[None]:
         """Yield once for each attempt to reclaim.
 
-        Disruption budgets that yield to guarantees are respected until the last attempt. In the
-        last attempt, reclaims within a guarantee may override these budgets. No budget is
-        overridden if other evictions suffice.
+        Only in the last attempt may reclaims within a guarantee override disruption budgets that
+        yield to guarantees. So no budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -209,7 +207,7 @@ class GreedyPreemption:
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
             self._group_rivals(starving, RECLAIM)
-            if self._is_vain(starving, RECLAIM, self.tasks_of_other_queues):
+            if self._is_futile(starving, RECLAIM, self.tasks_of_other_queues):
                 return
             self.by_queue(
                 starving,
@@ -227,9 +225,8 @@ class GreedyPreemption:
     ) -> None:
         """Call `attempt` for starving gangs in queue order.
 
-        After a success, the gang joins its queue again and gets another attempt in queue order.
-        Gangs for which `is_refused` returns True are skipped if nothing was committed since their
-        queue was sorted. Skipping a gang does not change the order of queues.
+        After a success, the gang gets another attempt, again in queue order. A gang for which
+        `is_refused` returns True is skipped if nothing was committed since its queue was sorted.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
@@ -246,8 +243,8 @@ class GreedyPreemption:
                 line.rejoin(gang)
             heapq.heappush(queues, (self.queue_order(queue), queue, self.log.num_commits))
 
-    def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether an action is futile because no gang fits any node even after evictions.
+    def _is_futile(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
+        """Return whether no starving gang fits any node, even after an action's possible evictions.
 
         One gang of each gang class is checked.
         """
@@ -270,7 +267,7 @@ class GreedyPreemption:
             if rival_key not in reach_of:
                 reach_of[rival_key] = np.atleast_1d(self._reach(gang, action))
             reach = reach_of[rival_key]
-            # The request of the entire gang decides which protected tasks the gang may evict.
+            # Which protected tasks the gang may evict depends on the request of the entire gang.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -284,11 +281,10 @@ class GreedyPreemption:
         return True
 
     def _is_refused(self, gang: int, action: str) -> bool:
-        """Return whether evictions cannot help a gang.
+        """Return whether evictions provably do not help a gang.
 
-        Evictions cannot help if a bound shows that too few of the gang's tasks fit. Evictions also
-        cannot help if no victims were found for a gang of the same class and nothing has changed
-        since.
+        That is the case if a bound shows that too few tasks of the gang fit. That is also the case
+        if no victims were found for a gang of the same class and nothing has changed since.
         """
         if not self._atomic:
             return False
@@ -307,7 +303,7 @@ class GreedyPreemption:
             self._rivals[classes.class_of[gang]] = rivals
 
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
-        """Return a key that is equal for gang classes that may evict the same tasks in an action.
+        """Return a key; gangs with equal keys may evict the same tasks in an action.
 
         In `preempt`, these tasks depend on the gang's queue and priority. In `reclaim`, these tasks
         depend on the gang's queue and on the resources that the gang requests.
@@ -320,15 +316,15 @@ class GreedyPreemption:
 
     @cached_property
     def _can_bound(self) -> bool:
-        """Whether upper bounds on the tasks that fit after evictions are valid."""
+        """Whether the upper bounds on the number of tasks that fit after evictions are valid."""
         is_bounded = self._atomic and self._gang_classes.is_known
         return is_bounded and not bool(self._floors.overridable.any())
 
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        All classes that may evict the same tasks are checked together; each commit requires a new
-        check. Returns False for gangs with running or placed tasks.
+        The gang classes that may evict the same tasks are checked together, again after each
+        commit. Returns False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)
@@ -367,7 +363,7 @@ class GreedyPreemption:
 
     @cached_property
     def _preempting(self) -> I64:
-        """The number (E,) of tasks of each entry that may preempt."""
+        """The number (E,) of tasks of each entry, or 0 if the tasks may not preempt."""
         problem = self._problem
         may_preempt = np.array([s.preempts for s in problem.classes.shapes], np.bool_)
         return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
@@ -381,7 +377,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether this session evicts tasks of a gang; such a gang gets no nodes."""
+        """Return whether the session has evicted tasks of a gang, which therefore gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -403,15 +399,14 @@ class GreedyPreemption:
         """
         if self.is_losing_tasks(gang):
             return False
-        # If a gang with running tasks or failed entries fails, other gangs of its class may still
-        # succeed.
+        # A gang with running tasks, or with tasks that found no node, does not represent its class.
         is_typical = gang not in self._running_gangs and not self.placing.has_failed_entry(gang)
         number = self._gang_classes.class_now(gang) if self._atomic and is_typical else ALONE
         if number in self._refused:
             return False
         assigned = False
-        is_vain = self._lacks_victims(gang, action, who)
-        for entry in [] if is_vain else self.entries(gang):
+        is_futile = self._lacks_victims(gang, action, who)
+        for entry in [] if is_futile else self.entries(gang):
             while self._has_unplaced_task(gang, entry) and self.plugins.is_starving(gang):
                 takes_idle = action == PREEMPT
                 if not self._evict_for_task(
@@ -457,7 +452,7 @@ class GreedyPreemption:
             if sum(left.values()) < cursor.need:
                 return True
         if len(candidates) > self._problem.num_nodes:
-            return False  # with many candidates, the check takes longer than the search it avoids
+            return False  # with many candidates, the check takes longer than the search for victims
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -478,7 +473,7 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _preempt_within_gang(self, gang: int) -> bool:
-        """Evict tasks of a gang for a higher-priority task of the same gang.
+        """Evict tasks of a gang so that a higher-priority task of the same gang can start.
 
         Returns False if no node is nominated for an unplaced task of the gang.
         """
@@ -491,7 +486,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the gang's entries that may preempt, in the order of their first tasks."""
+        """Return the gang's entries whose tasks may preempt, in the order of their first tasks."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -541,11 +536,11 @@ class GreedyPreemption:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
+        """Return a mask (V,) of the protected tasks that a gang may evict despite the protection.
 
-        A gang may evict these tasks only within the guarantee of its queue or of an ancestor. Until
-        the last attempt to reclaim, only annotations protect these tasks. In the last attempt,
-        budgets that yield to guarantees may protect these tasks too.
+        A gang may evict these tasks only within the guarantee of its queue or of an ancestor. The
+        protection is an annotation or, in the last attempt to reclaim, a disruption budget that
+        yields to guarantees.
         """
         floors = self._floors
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
@@ -567,16 +562,16 @@ class GreedyPreemption:
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
     def is_possible_victim(self, v: int, candidates: Bool) -> bool:
-        """Return whether a task is evictable, or is a candidate and budgets are overridden."""
+        """Return whether a task is evictable, or only an overridden budget protects it."""
         overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.log.evicted
         return bool(self.log.evictable[v]) or overrides
 
     def _queues_in_debt(self, gang: int) -> Bool:
         """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
-        The gang's queue or one of its ancestors must be entitled to capacity. If only a parent
-        queue is entitled, its child queues may not reclaim from each other. Otherwise, gangs of the
-        child queues would evict each other repeatedly.
+        The gang's queue, or one of its ancestors, must be entitled to capacity. If only a parent
+        queue is entitled, its child queues may not reclaim from each other, because gangs of the
+        child queues would then evict each other repeatedly.
         """
         queue = int(self._problem.queue_of[gang])
         requested = self._requested_by_shape[self._problem.shape_of[gang]]
@@ -607,8 +602,8 @@ class GreedyPreemption:
     ) -> bool:
         """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
 
-        If `takes_idle` is True, nodes that fit the task without victims come first. In Volcano,
-        `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by
+        If `takes_idle` is True, nodes that fit the task without victims come first. Volcano's
+        `preempt` also accepts nodes without victims (`ValidateVictims`), but compares nodes only by
         score.
         """
         gang, entry = entry_of_gang
@@ -618,7 +613,7 @@ class GreedyPreemption:
         if action == RECLAIM and not self.plugins.may_reclaim(queue, task_class):
             return False
         if not request[self._counted_resources].any():
-            # A task that requests only pods may evict only tasks that request only pods.
+            # A task that requests no resource may evict only tasks that request no resource.
             requested = self.running.request[:, self._counted_resources]
             candidates = candidates & ~requested.any(axis=1)
 
@@ -644,7 +639,7 @@ class GreedyPreemption:
             with_victims = set(self.running.node_of[possible].tolist())
             nodes = (node for node in nodes if node in with_victims)
         if takes_idle and self.placing.table.is_tied(task_class):
-            # Other pods exclude some nodes; only evictions on such a node can make it usable.
+            # A node that other pods exclude becomes usable only by evictions on the node.
             allowed = self.plugins.fits(gang, task_class, later=True)
             if allowed is not None:
                 has_candidates = set(on_node.tolist())
@@ -735,7 +730,7 @@ class GreedyPreemption:
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
     ) -> tuple[object, ...]:
-        """Return the sort key of a victim's gang; it reverses the order of queues and gangs.
+        """Return the sort key of a victim's gang, in the reverse order of queues and gangs.
 
         `keys` caches sort keys; if it is None, all keys are computed.
         """
@@ -751,7 +746,7 @@ class GreedyPreemption:
         return (first, keys.of_gang[gang])
 
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
-        """Sort victims in reverse order of queues, gangs and tasks, least important first.
+        """Return the victims sorted in the reverse order of queues, gangs and tasks.
 
         `keys` caches sort keys; if it is None, all keys are computed.
         """
@@ -793,7 +788,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that is not evicted excludes a node for an entry."""
+        """Return whether a running task that is not evicted excludes a node for a gang's entry."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self.placing.rules.blocking if r.hard_switch is Switch.PREDICATE]
@@ -819,7 +814,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Return whether a running task may be evicted for a gang, given the earlier victims."""
+        """Return whether a running task may be evicted for a gang after the earlier victims."""
         spent = self.log.exhausted_budgets(v)
         if spent and not (
             self._overrides_budgets
@@ -828,7 +823,7 @@ class GreedyPreemption:
         ):
             return False
         if terms := self._selecting_terms.get(v):
-            # Placed tasks of other gangs may depend on pods that their affinity or spread terms
+            # Tasks placed for other gangs may depend on pods that their affinity or spread terms
             # select.
             problem, ledger = self._problem, self.placing.ledger
             placed = (g for g in ledger.touched if g != gang and ledger.gang_placed[g] > 0)

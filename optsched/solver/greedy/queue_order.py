@@ -1,9 +1,9 @@
-"""The order in which actions consider gangs: the next queue first, then its next gang.
+"""The order in which actions consider gangs: queues take turns, and a turn serves one gang.
 
-Rules order the gangs of a queue; creation time and name break ties. Gang classes are groups of
-gangs that, for the pipeline, differ only in age and name. A result for one gang holds for its whole
-class until a pod of the class is placed or evicted. If a gang failed to start and nothing has
-changed since, the pipeline skips the other gangs of its class.
+Rules order the gangs of a queue; creation time and name break ties. A gang class is a set of gangs
+that, for the pipeline, differ only in age and name. What the pipeline computes for one gang holds
+for its gang class until a pod of the class is placed or evicted. If a gang failed to start and
+nothing has changed since, the pipeline skips the other gangs of its class.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 
 
 class _Traits(NamedTuple):
-    """The properties of a gang, besides its gang shape, that rules read."""
+    """The properties of a gang that rules read in addition to the gang shape."""
 
     namespace: str
     queue: str
@@ -54,7 +54,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """The traits of a gang, compared by identity, because comparing their values is slower."""
+    """The traits of a gang, compared by identity, which is faster than comparing values."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
@@ -109,7 +109,7 @@ class GangClasses:
         (G,) class number of each gang at the start of the session; `ALONE` for all gangs if a
         custom plugin or an extender is active.
     few
-        Up to this number of classes, each class is tried, and no bounds are computed.
+        Number of gang classes up to which each class is tried and no bounds are computed.
 
     """
 
@@ -117,7 +117,7 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang, so gangs share no results.
+        # A custom plugin or an extender may read any field of a gang, so every gang is `ALONE`.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -145,7 +145,7 @@ class GangClasses:
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
-        """Pop gangs from a list until a popped gang's class has not failed; return that gang.
+        """Pop gangs from a list up to the first gang whose class has not failed; return this gang.
 
         Returns None if the classes of all gangs have failed.
         """
@@ -182,14 +182,14 @@ class GangClasses:
     def one_per_class(self, gangs: I64) -> I64:
         """Return one of `gangs` (m,) per class, without gangs whose class number is `ALONE`.
 
-        The result is empty if there are few classes: trying each class is then faster than
-        computing bounds for all.
+        The result is empty if there are few classes, because trying each class is then faster than
+        computing bounds.
         """
         found = self._first_of_classes(gangs)
         return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return one of `gangs` per class, or None if a gang is `ALONE` or has changed."""
+        """Return one of `gangs` (m,) per class, or None if a gang does not represent its class."""
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (self._numbers[gangs] == ALONE).any():
             return None
@@ -207,7 +207,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The sort keys of gangs; gangs of one class without placements share one computed key."""
+    """The sort keys of gangs, computed once for all gangs of a class without placements."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class GangOrder:
 
 
 class GangQueue:
-    """The gangs of one queue in the order of their sort keys; a removed gang can be added again.
+    """The gangs of one queue, sorted by sort key; a removed gang can be added again.
 
     `gangs` must be sorted. The sort key of a gang is computed when the gang is added.
     """
@@ -296,7 +296,7 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, classes: GangClasses) -> int | None:
-        """Remove gangs until the class of a removed gang has not failed, and return this gang.
+        """Remove gangs up to the first gang whose class has not failed, and return this gang.
 
         Returns None if the classes of all gangs have failed.
         """
@@ -322,12 +322,12 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """The order of queues, with the sorted gangs of each queue.
+    """The queues by sort key, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each of its turns. Keys computed at these times are up to date if a sort key depends only
-    on tasks of the same gang or queue. If queue keys depend on tasks of other queues (`reach`), the
-    keys that may have changed are computed again before each turn.
+    after each turn of the queue. These keys stay up to date if a sort key depends only on tasks of
+    its own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
+    that may have changed are computed again before each turn.
     """
 
     def __init__(
@@ -357,11 +357,11 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
-        """Yield one gang per turn, always from the first queue, and drop closed queues.
+        """Yield one gang per turn, always from the queue with the smallest key that is not closed.
 
-        During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs whose
-        class in `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue
-        keeps its turn.
+        Before the next turn, the caller may add the gang again with `rejoin`. Gangs whose class in
+        `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue keeps
+        its turn.
         """
         while self._queues:
             if self._reach is KeyReach.ANY:

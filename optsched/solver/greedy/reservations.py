@@ -1,9 +1,9 @@
 """Reservations for starving gangs: start times, nodes and capacity.
 
-Running tasks have expected end times. For one gang after another, the planner searches for the
-earliest time at which the greedy pipeline can start the gang under all rules. Candidate times are
-the end times of running tasks and of earlier reservations. Sessions share no reservation state; if
-the cluster does not change, the next session computes equal reservations.
+Running tasks have expected end times. For each gang, the planner searches for the earliest time at
+which the greedy pipeline can start the gang. Candidate times are the end times of running tasks and
+of earlier reservations. Sessions share no reservation state; if the cluster does not change, the
+next session computes equal reservations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""A session makes no more reservations once this many gang classes could not get one."""
+"""Number of gang classes without a possible reservation after which a session stops planning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Make reservations for those requested gangs that can start at some time.
+    """Make a reservation for each requested gang that can start at some time.
 
-    At most one reservation is open, which means that its start time is unknown. Each node of an
-    open reservation is reserved as soon as the node becomes idle.
+    At most one reservation is open: the start time of an open reservation is unknown. An open
+    reservation reserves each of its nodes as soon as the node becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -95,12 +95,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """A time, and the mask (N,) of nodes where tasks without a known end time count as ended."""
+    """A time, and the mask (N,) of nodes on which tasks without a known end time count as ended."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether tasks without a known end time count as ended in the usage of queues, too."""
+    """Whether the usage of queues excludes all tasks without a known end time."""
 
 
 class _ReservationPlanner:
@@ -136,7 +136,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first time at which a gang can start, with its tasks' nodes (T,), or None."""
+        """Return the first time at which a gang can start, and its tasks' nodes (T,), or None."""
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -150,8 +150,9 @@ class _ReservationPlanner:
     ) -> tuple[int, I64] | None:
         """Return the first of `number` attempts that succeeds, or None if all fail.
 
-        Attempt 0 usually succeeds. A greedy start may fail even though more capacity is idle. The
-        bisection may therefore miss an earlier start, but the returned start is always valid.
+        Attempt 0 usually succeeds. A later attempt may fail although more capacity is idle, because
+        placement is greedy. So the bisection may miss an earlier start, but the returned start is
+        valid.
         """
         known: dict[int, I64 | None] = {}
 
@@ -167,9 +168,9 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a fast check that is never False at a time when the gang can start.
+        """Return a fast check, which returns False only for times at which the gang cannot start.
 
-        For each entry, the check counts how many tasks fit if there are no other entries.
+        The check counts how many tasks of each entry (equal tasks) fit without the other entries.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -209,19 +210,19 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # Values inherited from `alone` depend on nodes of running tasks but not on used amounts.
+        # The values inherited from `alone` do not depend on used amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
-        """Return a mask (V,) of the running tasks assumed to have ended at a given time."""
+        """Return a mask (V,) of the running tasks that have ended at a given time."""
         emptied = moment.emptied[self._running.node_of]
         finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
         return finished
 
     def _sum_used(self, moment: _Instant) -> I64:
-        """Return the used amounts (N, R) at a given time, with reservations and nominations."""
+        """Return the amounts (N, R) used or reserved at a given time, including nominations."""
         problem, finished = self._problem, self._finished_tasks(moment)
         used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
@@ -237,10 +238,10 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """Return a reservation that requires as few nodes as possible to become empty.
+        """Return a reservation that waits for as few nodes as possible to become empty.
 
-        The least loaded nodes are emptied first. Returns None if the gang cannot start even on
-        emptied nodes.
+        The nodes with the least load count as empty first. Returns None if the gang cannot start
+        even on emptied nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -252,7 +253,7 @@ class _ReservationPlanner:
                     reservation = self._record_reservation(alone, moment, node_of, is_open=True)
                     return replace(reservation, nodes=())
             return None
-        # A node's load is the largest fraction of any resource that tasks without a known end time
+        # The load of a node is the largest share of a resource that tasks without a known end time
         # request.
         problem = self._problem
         load = np.zeros_like(problem.used)

@@ -1,9 +1,9 @@
 """Place gangs with a network topology, and gangs with subgroups.
 
-Domains are tried from the lowest tier upwards. Within a tier, domains that fit the entire gang come
-first, then domains with the gang's recorded HyperNode, then domains of higher score. The gang
+A gang tries the domains of the lowest tier first. Within a tier, domains that fit the entire gang
+come first, then domains with the gang's recorded HyperNode, then domains of higher score. The gang
 starts in the first domain that fits its minimum (Volcano `allocateForJob`). Without a network
-topology, a subgroup is placed with all the tasks that it needs, or not at all.
+topology, a subgroup gets nodes for all tasks that it needs to start, or for none.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TopologyPlacement:
         self._guided = frozenset(gangs[chosen].tolist())
 
     def is_guided(self, gang: int) -> bool:
-        """Return whether `TopologyPlacement` places a gang, because of a topology or subgroups."""
+        """Return whether a gang has a network topology or subgroups that the policy respects."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
@@ -176,14 +176,14 @@ class _GangPlacement:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the gang has started the minimum number of subgroups of each rule."""
+        """Whether the gang has started the minimum number of subgroups of each subGroupPolicy."""
         return all(
             sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """Return the subgroups of a rule that had not started before this session."""
+        """Return the subgroups of a subGroupPolicy that had not started before this session."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -239,11 +239,11 @@ class _GangPlacement:
 
         Within a tier, domains that fit all tasks come first, then domains with the recorded
         HyperNode, then domains of higher score. `within` holds the node table, a domain that
-        contains every result, and a domain that is contained in every result.
+        contains all yielded domains, and a domain that all yielded domains contain.
         """
         table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        # For each entry, count the unplaced tasks that fit in each domain if there are no other
+        # For each entry, count the unplaced tasks that fit in each domain without the other
         # entries.
         num_fits = np.zeros(len(forest), np.int64)
         for entry in entries:
@@ -292,7 +292,7 @@ class _GangPlacement:
     def _fits_whole(
         self, forest: Forest, table: NodeTable, domain_nodes: _DomainNodes, need: int
     ) -> Bool:
-        """Return a mask (D,) of the domains with enough idle capacity for a whole rigid gang.
+        """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
         A rigid gang needs all its tasks to start. If `need` is below the number of tasks, all
         domains are in the mask.
@@ -320,7 +320,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, domain_nodes: _DomainNodes, where: Where) -> None:
-        """Place as many tasks of the gang's minimum in a domain as fit."""
+        """Place the tasks of the gang's minimum that fit in a domain."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -340,7 +340,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes) -> int:
-        """Place up to `most` tasks of a run within a domain and within their subgroup's domain."""
+        """Place up to `most` equal tasks within a domain and within their subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
@@ -369,7 +369,7 @@ class _GangPlacement:
                 yield self._domain_nodes(bound, d, domain_nodes)
 
     def _start_part(self, part: int, domain_nodes: _DomainNodes, where: Where) -> bool:
-        """Place the tasks that a subgroup needs to start in one domain, or place no task.
+        """Place all tasks that a subgroup needs to start in one domain, or place no task.
 
         Returns whether the subgroup starts.
         """
@@ -396,7 +396,7 @@ class _GangPlacement:
     def _place_run(
         self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes
     ) -> int:
-        """Place tasks of a run in a domain, near the gang's tasks; return how many were placed."""
+        """Place equal tasks in a domain, near the gang's tasks; return how many were placed."""
         placed = 0
         if most > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
             placed = self._placing.place_tasks(
@@ -445,7 +445,7 @@ class _GangPlacement:
         return 0
 
     def extend(self, run: list[int], most: int, where: Where) -> int:
-        """Place more tasks of a run as near to the gang's other tasks as possible.
+        """Place up to `most` equal tasks as near to the gang's other tasks as possible.
 
         Returns how many were placed.
         """
