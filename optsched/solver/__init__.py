@@ -1,1 +1,1 @@
-"""Engines that make the decisions: the greedy pipeline, CP-SAT, preemption and consolidation."""
+"""The engines: the greedy pipeline, CP-SAT, preemption and consolidation."""

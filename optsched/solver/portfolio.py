@@ -1,9 +1,9 @@
-"""Select and run the engines for a problem, and evaluate their solutions.
+"""Select the engines for a problem, run them, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
-and the solver does not run. Otherwise, a small problem is solved with a variable for each task
-class and node, a larger problem with node classes and configurations. A problem too large for node
-classes is solved by searches of a few nodes each.
+and the solver does not run. Otherwise, the model of a small problem has a variable for each task
+class and node. The model of a larger problem has node classes and configurations. If a problem is
+too large for node classes, each model covers only a few nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BEST_DIRECT = 400
 """Maximum number of (task class, node) pairs for which `DIRECT` runs before `CONFIGURATIONS`.
 
 The limit applies if many nodes have equal idle capacity and the policy has no levels over domains.
-The model with configurations is then exact except for node scores.
+The model of `CONFIGURATIONS` is then exact except for node scores.
 """
 
 MOST_RELAXED = 20_000
@@ -60,14 +60,14 @@ FEW_ROOMS = 0.25
 PAIRS_PER_MS = 25
 """Maximum number of (task class, node) pairs in a model per millisecond of its budget.
 
-The solver cannot build a larger model and solve its relaxation in time.
+For a larger model, the budget does not suffice to build the model and solve its relaxation.
 """
 
 CROWDED_PAIRS_PER_MS = 500
 """Maximum number of (task class, node) pairs per millisecond of budget, over all crowded searches.
 
 A crowded search covers few nodes with many task classes. The model of a crowded search is small,
-but it is built from tables that cover all pairs.
+but building the model reads tables of all pairs.
 """
 
 ROUND_MS = 400
@@ -77,7 +77,7 @@ ROUNDS_OF_WORK = 4
 """Number of neighbourhoods to search if there is no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""Maximum milliseconds of a budget that are kept for work other than the engines."""
+"""Maximum milliseconds of a budget that engines may not use, because other work needs time too."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -91,7 +91,7 @@ NO_SOLVER = "no solver asked for"
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The decisions of a plan, with the plan's value and a bound on each level.
+    """The decisions of a plan, and the value and the bound of each level.
 
     Attributes
     ----------
@@ -100,13 +100,12 @@ class Solution:
     engine, stopped
         The engine that found the decisions, and the reason why its search ended.
     relaxed
-        The rules or reasons that make the model omit gangs; a model that omits gangs proves no
-        bounds.
+        The rules because of which the model omits gangs. A model that omits gangs proves no bounds.
     final
         Indices of the gangs whose decisions are final.
     proved
-        The bound of an earlier search on each level, or None; empty without an earlier search. A
-        bound holds only for plans that have the values of `results` on all more important levels.
+        The bound of an earlier search on each level, or None; empty without an earlier search. Each
+        bound holds only for plans that have the values of `results` on all earlier levels.
 
     """
 
@@ -169,10 +168,11 @@ def evaluate_greedy(
 def is_ideal(
     problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], solution: Solution
 ) -> bool:
-    """Return whether a plan is good enough to skip the solver.
+    """Return whether a plan is so good that the solver need not run.
 
-    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
-    levels over domains need their ideal value, unless the problem is too large for `DIRECT`.
+    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only the
+    levels over domains must have their ideal values, and only if the problem is small enough for
+    `DIRECT`.
     """
     pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -219,7 +219,7 @@ def improve(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             break
-        # Only `DIRECT` models every level. If `DIRECT` runs, report why it stopped.
+        # Report why `DIRECT` stopped, if it ran, because only `DIRECT` models every level.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -238,9 +238,9 @@ def fill_idle_capacity(
     best: Solution,
     tied: Bool,
 ) -> Solution:
-    """Place more gangs greedily on capacity that a solution leaves idle.
+    """Place further gangs greedily on the capacity that a solution leaves idle.
 
-    If a search reaches its time limit on one level, gangs of later levels may be unplaced.
+    If a search reaches its time limit on one level, it may place no gangs of later levels.
     Decisions about the gangs in the mask `tied` (G,) do not change.
     """
     tiers, levels = goal
@@ -280,12 +280,12 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Let the next engine's reported times continue from the last reported time."""
+        """Add the last reported time to the times that the next engine reports."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Quarters of the budget for each engine, keyed by the number of engines.
+"""Number of quarters of the budget for each engine, keyed by the number of engines.
 
 The first of two engines gets one quarter, because this engine finishes either early or not at all.
 """
@@ -293,7 +293,7 @@ The first of two engines gets one quarter, because this engine finishes either e
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The problem that an engine solves, which excludes gangs with final decisions.
+    """The problem that an engine solves, without the gangs whose decisions are final.
 
     Attributes
     ----------
@@ -302,7 +302,7 @@ class _OpenProblem:
     decisions
         The incumbent.
     left_out
-        Names of the reasons why gangs are omitted.
+        Names of the reasons why the problem omits gangs.
 
     """
 
@@ -328,7 +328,8 @@ def _exclude_final_gangs(
     final[list(incumbent.final)] = True
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
-    # Gangs that rules tie to final gangs are final too, unless `fix_decisions` handles the rule.
+    # Gangs whose placements depend on final gangs are final too, unless `fix_decisions` applies the
+    # rule that ties them.
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -361,11 +362,11 @@ def _exclude_final_gangs(
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the engines in order; a second engine solves the levels not proved by the first.
+    """Return the engines in order; a second engine solves levels that the first does not prove.
 
-    Problems with tied gangs or levels over domains are solved by `DIRECT` if they are small enough.
-    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A problem too
-    large for the budget is solved by searches of a few nodes each.
+    `DIRECT` solves problems with tied gangs or with levels over domains, if they are small enough.
+    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. If a problem
+    is too large for the budget, each search covers only a few nodes.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -389,7 +390,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
 
 def _count_idle_vectors(problem: Problem) -> int:
-    """Return the number of distinct idle capacity vectors, counting only usable capacity."""
+    """Return the number of distinct vectors of idle capacity that tasks can use."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0))
 
@@ -432,7 +433,8 @@ def _improve_with(
         for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
     if values == known:
-        # A solution of equal value does not replace the incumbent, so plans are reproducible.
+        # A solution with equal level values does not replace the incumbent, so plans are
+        # reproducible.
         results = tuple(map(_keep_better_bound, results, incumbent.results))
         decisions, engine = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
     return Solution(
@@ -445,8 +447,8 @@ def _search_neighbourhoods(
 ) -> Solution:
     """Improve the incumbent by a sequence of searches, each over a few nodes.
 
-    Each search starts from the best plan so far. No search proves a bound for the whole problem, so
-    the incumbent's bounds are kept.
+    Each search starts from the best plan so far. The result has the bounds of the incumbent,
+    because no search proves a bound for the whole problem.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -498,7 +500,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """A progress callback that converts a model's solutions to values of the problem's levels."""
+    """A progress callback that reports solutions of a model as level values of the problem."""
 
     def __init__(
         self,
@@ -530,7 +532,8 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # The model does not count excluded gangs, so compute the values from the decisions.
+        # The level values of the model do not include excluded gangs, so compute the values from
+        # the decisions.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -547,7 +550,7 @@ class _SolverProgress:
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and `Goal` without the gangs that node classes cannot model."""
+    """Return problem, incumbent and `Goal` without the gangs that `find_tied_gangs` returns."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -561,16 +564,16 @@ def _exclude_gangs(
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so exclude them from the known values.
+    # The model does not count the excluded gangs, so the known values must not count them either.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # A bound for all gangs does not hold for only the remaining gangs.
+    # A bound for all gangs need not hold for the remaining gangs.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
-    """Return a mask (G,) of the gangs with nominated tasks, which wait for terminating pods."""
+    """Return a mask (G,) of the gangs with nominated tasks."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
@@ -589,8 +592,8 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of gangs that node classes cannot model, and the rules that cause this.
 
-    The mask contains gangs whose tasks depend on other tasks of their node, and gangs that can use
-    too many domains.
+    The mask contains gangs whose placements depend on other tasks of the node, and gangs that may
+    use too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -627,7 +630,7 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     starting = np.unique(problem.gang_of[tasks])
     excess = excess_resources(problem)
     kept = problem.kept + excess[problem.shape_of[starting]].sum(axis=0)
-    # Terminating tasks will free resources for the minResources of gangs that wait for these tasks.
+    # Terminating tasks release resources for the `minResources` of the gangs that wait for them.
     waits = np.setdiff1d(problem.gang_of[nominated], starting)
     leaves = releasing[problem.ready].sum(axis=0)
     kept += np.maximum(excess[problem.shape_of[waits]].sum(axis=0) - leaves, 0)
@@ -659,7 +662,7 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
 
 
 def is_no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
-    """Return whether the level values are lexicographically no worse than the values `known`."""
+    """Return whether level values are lexicographically at least as good as `known`."""
     for level, value, before in zip(levels, values, known, strict=True):
         if value != before:
             return (value > before) is (level.sense is Sense.MAX)
@@ -687,7 +690,6 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a level's result with the better of two valid bounds."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

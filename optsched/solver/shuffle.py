@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
 The action evicts no protected pod and respects disruption budgets. A gang loses only surplus tasks
-or is evicted entirely, so no gang runs below its minimum. The action decides all evictions before
-the session places any task.
+or is evicted entirely, so no gang runs below its minimum. The action runs before the session places
+any task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COPY: Final = "~shuffle"
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the ordered evictions of the first plugin tier that proposes a feasible eviction."""
+    """Return the evictions of the first tier of plugins that proposes an allowed eviction."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -58,7 +58,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
 
 
 def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
-    """Return the snapshot with the evicted tasks terminating and disruption budgets reduced."""
+    """Return the snapshot in which the evicted tasks terminate and use their disruption budgets."""
     if not evictions:
         return snapshot
     evicted = {e.task for e in evictions}
@@ -135,7 +135,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes to which tasks may move, and how much more load each node can take."""
+    """The nodes to which tasks may move, and the load that each node can still take."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -149,7 +149,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Add a pending copy of each task, to find a new node while the task is still running."""
+        """Add a pending copy of each task, for which the pipeline can find a new node."""
         if self._relief.fits and len(tasks):
             gangs_now, gang_of = self._problem.snapshot.gangs, self._running.gang_of
             copies: list[Gang] = []
@@ -176,7 +176,7 @@ class _Places:
             self._copies = {g.key: i for i, g in enumerate(gangs)}
 
     def move_task(self, v: int) -> bool:
-        """Record the move of a task from an overloaded node to a node that can take its load.
+        """Move a task from an overloaded node to a node that can take the load; record the loads.
 
         Returns False if the move is not possible.
         """
@@ -186,8 +186,8 @@ class _Places:
         if self._relief.fits:
             node = self._find_node(v, uses)
         else:
-            # Choose the node that can take the most load, unless all nodes together can take too
-            # little.
+            # Choose the node that can take the most load, if all nodes together can take the load
+            # of the task.
             lacks = (uses > np.maximum(self._space, 0).sum(axis=0)).any()
             node = None if lacks else int(np.argmax(self._space.sum(axis=1)))
         if node is None:

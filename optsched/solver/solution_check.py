@@ -1,6 +1,6 @@
 """Checks of solver results, so that no invalid solution replaces the incumbent.
 
-Solutions that violate a bound or row of the level model are discarded. The verifier later checks
+A solution that violates a bound or a row of the level model is dropped. The verifier later checks
 every plan against the rules of the policy.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""Sums of integers below this limit are exact in floating-point numbers."""
+"""Integers below this limit, and their sums, are exact in floating-point numbers."""
 
 
 class NumbersTooLarge(Exception):
@@ -41,8 +41,8 @@ class SolveOutcome(Enum):
 class Effort:
     """The limits of one CP-SAT call.
 
-    Without `seconds`, the call has no time limit. The call may stop at a solution within the
-    relative gap `gap`; if `gap` is None, the call must prove the optimum.
+    Without `seconds`, the call has no time limit. If `gap` is given, the call may stop at a
+    solution within this relative gap. Otherwise, the call must prove the optimum.
     """
 
     seconds: float | None
@@ -63,7 +63,7 @@ class Task:
     objective
         The expression to maximise.
     at_least, at_most
-        Known bounds of the objective, or None. The solver ignores solutions whose objective is
+        Known bounds of the objective, or None. The solver excludes solutions whose objective is
         outside these bounds.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
@@ -124,7 +124,7 @@ class SolverProgress:
 
 
 def create_solver() -> cp_model.CpSolver:
-    """Return a CP-SAT solver without the presolve that proves wrong optima.
+    """Return a CP-SAT solver without the presolve step that makes it prove wrong optima.
 
     With inclusion detection, the presolve of OR-Tools 9.15 removes all optimal solutions of some
     linear models (google/or-tools issue 5293).
@@ -192,7 +192,6 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-T
         self._bound: int | None = None
 
     def on_solution_callback(self) -> None:
-        """Report a better solution; called by CP-SAT."""
         values = [self.value(self._built.variables[i]) for i in self._built.free]
         solution = self._built.solution(self._task, values)
         with self._lock:
@@ -200,7 +199,6 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-T
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """Report a bound if it is better than the previous bound; called by CP-SAT."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -223,7 +221,7 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """Return the values of all variables, given the values of the free variables."""
+        """Return the values of all variables, from the values of the free variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
@@ -234,7 +232,7 @@ class _Built:
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT model that omits deprecated method aliases, which makes its creation faster."""
+    """A CP-SAT model without deprecated method aliases, which would slow its creation."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -271,7 +269,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add all rows that are not already implied by the bounds of the variables."""
+    """Add all rows that the bounds of the variables do not imply."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]

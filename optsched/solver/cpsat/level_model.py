@@ -1,6 +1,6 @@
-"""Level models and level updates as plain arrays; this module does not import OR-Tools.
+"""Level models and level updates as arrays; this module does not import OR-Tools.
 
-Level models are sent to the solver process, which sends updates back.
+The scheduler sends level models to the solver process, which sends updates back.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The meaning of a complete model's variables, from which restricted models are built.
+    """What the variables of a complete model count; restricted models are built from this data.
 
     Attributes
     ----------
@@ -84,8 +84,8 @@ class Placement:
         (variables,) first level whose objective includes the variable's gangs; -1 for variables of
         no gang.
     linking
-        (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If a gang
-        is excluded from a model, the linking rows remove its tasks from the nodes.
+        (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If a model
+        excludes a gang, these rows remove the gang's tasks from the nodes.
     num_rules
         Number of rows that belong to hard rules; later rows define levels.
 
@@ -113,8 +113,8 @@ class LevelModel:
         (variables,) values from which the solver starts, possibly infeasible.
     kin
         (variables,) group of each variable, or -1. Variables of one group count equal gangs or
-        equal tasks in different queues. Shifting a count from one variable of a group to another
-        affects only queue rows.
+        equal tasks in different queues. If one variable of a group decreases and another increases
+        by the same number, only the rows of queues change.
     configurations
         The node classes; None if the model has one variable per node and task class.
     placement
@@ -150,8 +150,8 @@ class Limits:
         The relative gap |bound − value| / max(1, |value|) at which a level may stop; None requires
         a proof of optimality.
     num_engines
-        Maximum number of engines tried one after another while a level is not proved optimal. They
-        share one budget.
+        Maximum number of engines tried one after another while a level is not proved optimal. The
+        engines share one budget.
 
     """
 
@@ -163,13 +163,13 @@ class Limits:
     num_engines: int = 1
 
     def cap_budget(self, left_ms: int | None) -> Limits:
-        """Return these limits with a budget of at most `left_ms`; None leaves them unchanged."""
+        """Return the limits with a budget of at most `left_ms`, unchanged if `left_ms` is None."""
         if left_ms is None:
             return self
         return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves the level's value optimal, or within the gap."""
+        """Return whether the bound proves that the value is optimal or within the relative gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)
@@ -177,7 +177,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class LevelUpdate:
-    """The state of one level in a solve.
+    """The value, bound and solution of one level.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class LevelUpdate:
     value, bound
         The level's value in the incumbent, and a bound on its best possible value; None if unknown.
     status
-        What is proved about the value of the level.
+        What the solve has proved about the value of the level.
     solution
         (variables,) a solution in which the level has the value `value`, or None without a
         solution.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""Maximum number of steps to search for useful configurations, over all node classes."""
+"""Maximum number of search steps for useful configurations, over all node classes."""
 
 WHOLE = 1e-6
 
@@ -47,7 +47,7 @@ _LARGE = 2.0**60
 """Sums above this limit may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""If at least this many variables are free, the linear relaxation is solved before CP-SAT."""
+"""Least number of free variables for which the linear relaxation is solved before CP-SAT runs."""
 
 NEAR_SHARE = 0.7
 """Maximum fraction of a level's time for the search near the relaxation's optimum."""
@@ -56,13 +56,13 @@ NEAR_WORK = 0.2
 """Limit in deterministic seconds for the search near the relaxation's optimum."""
 
 LEAST_ROUNDS = 1500
-"""If at least this many variables are free, CP-SAT searches neighbourhoods."""
+"""Least number of free variables for which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap at which the search of a level with `LEAST_ROUNDS` free variables or more stops."""
+"""Relative gap at which the search of a level with at least `LEAST_ROUNDS` free variables stops."""
 
 ROUND_VARIABLES = 400
-"""Number of free variables in a neighbourhood, which consists of all variables of some nodes."""
+"""Number of free variables of a neighbourhood. A neighbourhood has all variables of some nodes."""
 
 ROUND_WORK = 0.05
 """Limit in deterministic seconds for the search of one neighbourhood."""
@@ -71,7 +71,7 @@ MOST_ROUNDS_OF_NODES = 6
 """Maximum number of neighbourhoods to search per level."""
 
 FULL_SECONDS = 5e-5
-"""Minimum remaining seconds per free variable to start solving the complete model."""
+"""Minimum remaining seconds per free variable at which a search of the complete model starts."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -108,8 +108,8 @@ class Clock:
 class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
-    `uses` counts the nodes that use each configuration of the master problem. `uses` omits
-    configurations that were added after the incumbent was found.
+    `uses` (P,) counts the nodes that use each configuration. Configurations that were added after
+    the incumbent was found are missing.
     """
 
     solution: I64 | None = None
@@ -124,7 +124,7 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each finished level.
 
-    Returns why some level is not proved optimal, or an empty string if every level is.
+    Returns the reason why some level is not proved optimal, or an empty string.
 
     Parameters
     ----------
@@ -138,7 +138,8 @@ def solve_levels(
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        The model's numbers are too large for CP-SAT, or requests have too many distinct sums.
+        The numbers of the model are too large for CP-SAT, or the requests have too many distinct
+        sums.
 
     """
     clock = Clock(limits, now)
@@ -196,7 +197,7 @@ class _LevelSearch:
                 update = self.make_update(level, objective, value, bound)
             else:
                 update = yield from self.steps(level, objective)
-            # A known bound of a later level holds only if each earlier level reaches its own
+            # The bound `at_most` of a later level holds only if each earlier level reaches its own
             # `at_least`.
             least, sign = objective.at_least, 1 if objective.sense is Sense.MAX else -1
             if update.value is None or least is None or sign * update.value < sign * least:
@@ -217,21 +218,21 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known upper bound on the expression to maximise, or None if there is none.
 
-        The bound is the smaller of the bound that the variable bounds imply and an earlier search's
-        bound. If the incumbent's value equals the known bound, no solve is needed.
+        The bound is the smaller of two bounds: the bound that the bounds of the variables imply,
+        and the bound of an earlier search. If the incumbent's value equals the known bound, no
+        solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's valid bound on the expression to maximise, or None."""
+        """Return an earlier search's bound on the expression to maximise, or None if not valid."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
 
     def report_update(self, update: LevelUpdate) -> None:
-        """Pass an update to the progress callback, if any."""
         if self.on_step is not None:
             self.on_step(Step(self.clock.elapsed, update))
 
@@ -244,8 +245,8 @@ class _LevelSearch:
     ) -> Result:
         """Run CP-SAT for a fraction of the remaining time, and return the result.
 
-        `to_update` converts CP-SAT's progress to an update, or to None if there is nothing to
-        report. `work` is the maximum number of deterministic seconds; None means
+        `to_update` converts the progress of CP-SAT to an update, or returns None for progress that
+        is not reported. `work` is the maximum number of deterministic seconds; None means
         `limits.deterministic`.
         """
         begun = self.clock.work_s
@@ -274,7 +275,7 @@ class _LevelSearch:
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         """Solve a level: yield early updates, and return the last update.
 
-        Earlier levels keep their values.
+        The solve keeps the values of earlier levels.
         """
         raise NotImplementedError
 
@@ -291,7 +292,6 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """Return the limits of a CP-SAT call that may use a fraction of the remaining time."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -358,7 +358,7 @@ class _DirectSearch(_LevelSearch):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, left_s = None, self.clock.remaining_s
-        # The seconds reserved for later levels.
+        # The remaining seconds at which the time for this level ends.
         self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
@@ -389,7 +389,6 @@ class _DirectSearch(_LevelSearch):
         return self.make_update(level, objective, value, bound)
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """See `_LevelSearch`."""
         if value is None:
             return
         goal = to_maximise(objective)
@@ -400,11 +399,11 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Yield the upper bounds, fraction of the time and deterministic seconds of each search.
+        """Yield the upper bounds, the fraction of the time and the work limit of each search.
 
-        The first search allows only placements near the relaxation's optimum. For a large model,
-        each of the following searches also allows all placements on some nodes. The last search
-        allows all placements.
+        The first search allows only placements near the relaxation's optimum. Each of the next
+        searches of a large model also allows all placements on some nodes. The last search allows
+        all placements.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -447,7 +446,7 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the value is proved good enough or the level's time is used up."""
+        """Return whether the bound proves the value good enough, or the level has no time left."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -455,16 +454,16 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the fraction of the remaining time that a level may take."""
+        """Return the fraction of the remaining time that a level may use."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Solve the relaxation; return its optimum and the smaller of two upper bounds.
+        """Solve the relaxation; return its optimum, and the best known upper bound.
 
-        The optimum is None if the relaxation was not solved. The upper bounds are `bound` and the
-        bound that the relaxation proves.
+        The optimum is None if the relaxation was not solved. The upper bound is the smaller of
+        `bound` and the bound that the relaxation proves.
         """
         if self._relaxation is None:
             return None, bound
@@ -482,10 +481,10 @@ class _DirectSearch(_LevelSearch):
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
-        """Return upper bounds (variables,) that restrict tasks to the nodes of known solutions.
+        """Return upper bounds (variables,) that allow tasks only on nodes used in known solutions.
 
         Tasks of a class may be placed on a node only if the relaxation's optimum or the incumbent
-        places such tasks there. Gangs that only later levels count are excluded. Variables in the
+        places such tasks there. Gangs that only later levels count get no tasks. Variables in the
         mask `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
@@ -500,7 +499,8 @@ class _DirectSearch(_LevelSearch):
     def _complete(self, level: int) -> I64:
         """Return upper bounds (variables,) of the complete model for a level.
 
-        Gangs that only later levels count are excluded if every solution stays valid without them.
+        Gangs that only later levels count get no tasks, if every solution stays valid without these
+        gangs.
         """
         placement = self.model.placement
         if placement is None:
@@ -553,8 +553,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid without the gangs in the mask `later`.
 
-    A row that contains only variables of these gangs must hold if all these variables are 0. Gangs
-    in the mask `later` may only consume capacity in all other rows.
+    A row that contains only variables of these gangs must hold if all these variables are 0. In all
+    other rows, these gangs may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -620,20 +620,17 @@ class _ConfigurationSearch(_LevelSearch):
         return self.make_update(level, objective, value, self._bound)
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """See `_LevelSearch`."""
         if value is not None:
             self._master.hold_value(to_maximise(objective), value)
 
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """See `_LevelSearch`."""
         return self._with_configurations(
             super().make_update(level, objective, value, bound), self.best
         )
 
     def _with_configurations(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
-        """Return an update with the solution `best` and the configurations that it uses."""
         if self._written is None or self._written[0] is not best:
             used = np.flatnonzero(best.uses)
             tasks = [self._master.column_tasks[p] for p in used.tolist()]
@@ -655,7 +652,6 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report an upper bound if it is better than the previous one."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -701,9 +697,9 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search for integer solutions near the relaxation's optimum, then within wider bounds.
+        """Search integer solutions near the optimum of the relaxation, then within wider bounds.
 
-        Returns the best value. Better bounds that CP-SAT proves meanwhile are stored in `_bound`.
+        Returns the best value. `_bound` holds the better bounds that CP-SAT proves.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -762,16 +758,15 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        """Return the value of an expression in the incumbent, which must have a solution."""
         assert self.best.solution is not None  # noqa: S101  one has just been found
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
-        """Improve the incumbent by shifting admissions between queues; return the best value.
+        """Improve the incumbent by admitting gangs of other queues instead; return the best value.
 
         Nodes keep their configurations, and the number of admitted gangs of each gang shape is
         fixed. Levels that do not depend on queues therefore keep their values. With fixed
-        configurations, the relaxation has few fractional variables.
+        configurations, few variables of the relaxation are fractional.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
@@ -803,19 +798,17 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Return bounds on the model's variables and on the number of nodes per configuration."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
 
     def _incumbent_uses(self) -> I64:
-        """Return how many nodes use each configuration in the incumbent."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the relaxation's optimum, with 0 for configurations that were added later."""
+        """Return the optimum of the relaxation, with 0 for configurations that were added later."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -873,7 +866,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
         """Convert CP-SAT's progress to an update, or to None if only a bound improved.
 
-        Bounds of CP-SAT are ignored, because they hold only within the variable bounds of one
+        The bounds of CP-SAT are ignored, because they hold only within the variable bounds of one
         search.
         """
         if sight.solution is None:

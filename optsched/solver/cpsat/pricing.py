@@ -3,7 +3,7 @@
 The value of a configuration is the sum of the integer prices of its tasks. Let free[s] be the best
 value for a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]),
 which is an unbounded knapsack problem in several dimensions. One table over all sums of requests
-serves any number of node classes (Gilmore and Gomory, 1961, with a grid instead of a tree).
+gives the values for all node classes (Gilmore and Gomory, 1961, with a grid instead of a tree).
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class _Axis:
     levels
         (L,) the sums of requests in ascending order, starting with 0.
     down
-        (C, L) index of the largest level that fits the capacity left after placing a task of the
-        class; -1 if the task does not fit.
+        (C, L) index of the largest level that fits after placing a task of the class; -1 if the
+        task does not fit.
     at
         (K,) index of the largest level within each node class's capacity.
 
@@ -87,7 +87,7 @@ class _Axis:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is itself a sum, so some oversized tables are rejected early.
+    # Each distinct request is one of the sums, so this check rejects some oversized tables early.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -116,7 +116,7 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Return the requested resources that can limit a configuration, except redundant ones."""
+    """Return the requested resources that limit configurations, without redundant resources."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
@@ -132,10 +132,9 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best value for each capacity, and the class of the first task placed to reach it.
+    """The best value for each capacity, and the class of the first task of the configuration.
 
-    The class is -1 (no task is placed) if the next lower capacity on the first axis has the same
-    best value.
+    The class is -1 if the next lower capacity on the first axis has the same best value.
     """
 
     worth: I64
@@ -143,7 +142,7 @@ class _Table:
 
 
 class _Group:
-    """Node classes with the same allowed task classes, which share a table of best values."""
+    """Node classes that share a table of best values, because they allow the same task classes."""
 
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes
@@ -159,13 +158,13 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """The work of one pricing: number of cells times number of task classes."""
+        """The number of table cells times the number of task classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self.classes)
 
     def solve(self, prices: I64) -> _Table:
         """Fill the table for the given prices, level by level of the first axis."""
         pivot, *others = self._axes
-        # The trailing axis of length 1 keeps each level an array if there are no other axes.
+        # The last axis of length 1 makes each level an array even if there are no other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
@@ -192,7 +191,6 @@ class _Group:
         return _Table(worth, first)
 
     def read(self, table: _Table, node_class: int, num_classes: int) -> I64:
-        """Return the tasks (C,) of a best configuration for a node class."""
         tasks = np.zeros(num_classes, np.int64)
         at = [int(a.at[node_class]) for a in self._axes]
         while at[0] > 0:
@@ -209,9 +207,9 @@ class _Group:
     ) -> list[I64] | None:
         """Return all maximal configurations of a node class with a value of at least `least`.
 
-        A configuration is maximal if no further task fits. Each configuration is an array with the
-        number of tasks per task class of the group. Returns None if the search exceeds `most_steps`
-        steps.
+        A configuration is maximal if no further task fits. A configuration is an array of task
+        numbers, one for each task class of the group. Returns None if the search exceeds
+        `most_steps` steps.
         """
         price = [int(prices[c]) for c in self.classes.tolist()]
         down = [a.down.tolist() for a in self._axes]

@@ -1,4 +1,4 @@
-"""The solver interface, a solver in the caller's process, and a solver in a worker process.
+"""The interface of solvers, a solver in the caller's process, and a solver in a worker process.
 
 CP-SAT can abort its process after a failed check, and can exceed the time limit in presolve. A live
 scheduler therefore uses a worker process. If a solve takes longer than 1.5 times its budget, the
@@ -76,17 +76,17 @@ class Solver(Protocol):
 
 @runtime_checkable
 class OverlappingSolver(Solver, Protocol):
-    """A solver in another process, which lets the caller work during a solve."""
+    """A solver in another process, so that the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context manager that runs `task` during the first solve in its body."""
+        """Return a context manager that runs `task` during the first solve in the body."""
 
 
 class Work(Protocol):
     """A picklable job, other than a solve, for a worker process."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Run the job, pass each result to `report`, and return why the job ended."""
+        """Run the job, pass each result to `report`, and return the reason why the job ended."""
 
 
 class InProcess:
@@ -108,7 +108,7 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve, and restarts at the next solve if it has died.
+    The process starts at the first solve. If the process dies, it restarts at the next solve.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def _sort_message(
     steps: list[Step],
     on_step: OnStep,
 ) -> None:
-    """Add a message to the updates of finished levels, or to the progress of the current level."""
+    """Add a message to `updates` (finished levels) or `steps` (progress), and report progress."""
     if not isinstance(message, Step):
         updates.extend(message)
         return

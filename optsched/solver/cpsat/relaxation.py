@@ -1,10 +1,10 @@
-"""Linear relaxations that GLOP solves, and the upper bounds on the objective that they prove.
+"""Linear relaxations that GLOP solves, and the upper bounds that they prove.
 
 `Relaxation` relaxes a complete level model. `Master` relaxes a model over the configurations known
 so far. Any row prices prove an upper bound on the objective (Lagrangian relaxation): a violated row
-costs its price instead of being forbidden. The prices are the dual values of the linear program,
-rounded to integers. All sums are exact integers, so floating-point errors cannot invalidate a
-bound.
+costs its price per unit instead of being forbidden. The prices are the dual values of the linear
+program, rounded to integers. All sums are exact integers, so floating-point errors cannot
+invalidate a bound.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class _LinearProgram:
         self._add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
 
     def set_objective(self, variables: I64, coefficients: F64) -> None:
-        """Set the objective to maximise."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -115,8 +114,8 @@ class _LinearProgram:
     ) -> tuple[int, list[int]]:
         """Return the upper bound that integer row prices prove, and the variables' reduced costs.
 
-        Both are multiplied by `scale`. The bound omits the constant of the expression `goal`, and a
-        positive price charges the upper bound of its row.
+        Bound and reduced costs are multiplied by `scale`. The bound omits the constant of `goal`. A
+        positive price applies to the upper bound of a row, a negative price to the lower bound.
         """
         reduced = [0] * len(self._variables)
         terms = zip(goal.variables.tolist(), goal.coefficients.tolist(), strict=True)
@@ -140,13 +139,13 @@ def _numbers(values: Sequence[float]) -> F64:
 
 
 def _choose_scale(largest: float, bits: int) -> int:
-    """Return the factor of the prices, a power of two: `largest` times it has `bits` bits."""
+    """Return the power of two that gives the price `largest` about `bits` bits."""
     shift = bits - math.ceil(math.log2(largest)) if largest > 0 else 0
     return 1 << max(0, min(shift, MOST_SCALE_BITS))
 
 
 def _find_step(goal: Expression) -> int:
-    """Return the greatest common divisor of the coefficients, by which all values differ."""
+    """Return the greatest common divisor of the coefficients; all values differ by multiples."""
     return max(int(np.gcd.reduce(goal.coefficients)), 1) if len(goal.coefficients) else 1
 
 
@@ -217,7 +216,7 @@ class Relaxed:
 
 
 class Master(_LinearProgram):
-    """The relaxed master problem, to which configurations and rows are added between solves."""
+    """The relaxed master problem; configurations and rows can be added between solves."""
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
         super().__init__(model.lower, model.upper, model.rows)
@@ -285,7 +284,7 @@ class Master(_LinearProgram):
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Integer row prices: dual values times `scale`, with signs that the row bounds allow.
+    """Integer row prices: dual values times `scale`; the price of an absent bound is 0.
 
     Only the prices of supply rows are guaranteed to fit in 64-bit integers.
     """
@@ -307,10 +306,11 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 class Charged:
     """A bound on the objective, proved by charging each row at its price.
 
-    No solution has a value above `total`. `reduced` holds the reduced cost of each variable. Moving
-    a variable by one unit away from its favoured bound costs at least the absolute value of its
-    reduced cost. A node that does not use the best configuration of its class costs the difference
-    of the two values. All numbers are multiplied by `scale`.
+    `total` is an upper bound on the value of every solution. `reduced` holds the reduced cost of
+    each variable. If a variable differs by one from the bound that its reduced cost favours, the
+    value decreases by at least the absolute reduced cost. If a node uses another configuration than
+    the best one of its class, the value decreases by the difference of the values of both
+    configurations. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -353,8 +353,7 @@ def charge(master: Master, objective: Expression, prices: RowPrices, priced: Pri
     Parameters
     ----------
     master, objective, prices
-        The master problem, the objective to maximise, and integer row prices with signs that the
-        row bounds allow.
+        The master problem, the objective to maximise, and integer row prices.
     priced
         The best configurations of the node classes at these prices.
 

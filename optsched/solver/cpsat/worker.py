@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""Maximum number of updates with the same solution to collect before sending them."""
+"""Maximum number of updates with one solution that are collected before they are sent."""
 
 
 def serve(connection: Connection) -> None:
@@ -84,7 +84,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal, but only the parent process handles it.
+    # Ctrl-C signals every process of a terminal, but only the parent process handles the signal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))

@@ -237,7 +237,7 @@ class GangOrder:
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the sort key by which a gang was last sorted, or else its current sort key."""
+        """Return the key by which a gang was last sorted, or its current key if never sorted."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:

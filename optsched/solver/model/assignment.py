@@ -1,4 +1,4 @@
-"""Convert the task counts of an aggregated solution to one node for each task, and back.
+"""Convert task counts of an aggregated solution to task nodes, and task nodes to task counts.
 
 Tasks of class c that are restricted to network domain d have a copy of the class, which fits only
 nodes in d. A copy has the request of its class and its own supply row.
@@ -32,7 +32,7 @@ def assign_tasks(
     """Assign the placed tasks of a solution to gangs and nodes.
 
     Tasks that are restricted to network domains get their nodes first, starting with domains of the
-    lowest tier. Tasks with wider domains can then use any remaining node.
+    lowest tier. Tasks with larger domains then use the remaining nodes.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ def assign_tasks(
         The aggregated model, and the values (variables,) of its variables.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that it can hold. Each array has at least one element per placed task of its class.
+        class that the node can hold. Each array has at least one element per placed task of its
+        class.
     base
         The decisions about gangs that are not in the model.
 
@@ -71,14 +72,14 @@ class _TaskGroup:
 
     @property
     def tier(self) -> float:
-        """The sort key: groups with fixed nodes come first, and groups without a domain last."""
+        """The sort key: groups with determined nodes first, groups without a domain last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """The nodes of a solution for each task class, without those already given to tasks."""
+    """The nodes that a solution has for tasks of each class and that no task uses yet."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -87,13 +88,13 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Choose nodes for the tasks of a group, remove them from the stock, and return them."""
+        """Choose nodes for the tasks of a group, and remove the nodes from the stock."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
             return group.nodes
         if group.forest is not None:
-            # Choosing nodes leaf by leaf keeps the tasks close together.
+            # Choose nodes in the order of the lowest domains, so that the tasks are close together.
             left = self._count_slots(c)
             nodes = np.flatnonzero((left > 0) & group.forest.inside(group.domain))
             nodes = nodes[np.argsort(group.forest.leaf_of[nodes], kind="stable")]
@@ -132,7 +133,6 @@ class _GangAssignment:
         self.groups: list[_TaskGroup] = []
 
     def assign_gang_class(self, h: int) -> None:
-        """Assign the placed tasks of one gang class to its gangs."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
         members = gangs.members[first : first + number]
@@ -167,9 +167,9 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Distribute the placed tasks of an entry over the gangs, round-robin.
+        """Distribute the placed tasks of entry f over the gangs, round-robin.
 
-        The module `formulation` relies on the round-robin distribution.
+        The minimums in `problem.formulation` assume this distribution.
         """
         if not total:
             return
@@ -227,7 +227,7 @@ class _GangAssignment:
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Yield the variables of domain choices and of tasks in chosen domains, with their values."""
+    """Yield the variables of domain choices and of tasks in chosen domains, and their values."""
     for choice in form.choices.all:
         problem, gangs, h = form.problem, form.gangs, choice.gang_class
         members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
@@ -281,7 +281,7 @@ def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class DomainCopies:
-    """The task classes, followed by their copies for domains (axis C').
+    """The task classes, followed by the copies of task classes for domains (axis C').
 
     Attributes
     ----------
@@ -309,7 +309,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the task counts per class (…, C), given the counts (…, C') per class or copy."""
+        """Return the task counts per class (…, C), summed over each class and its copies."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -333,7 +333,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Add a supply row per domain copy; return the task classes with their domain copies."""
+    """Add a supply row for each copy of a task class; return the task classes and the copies."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

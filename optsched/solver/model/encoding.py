@@ -79,7 +79,7 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """The index in the goal of each level of the model."""
+        """The index, in `Goal.levels`, of each level of the model."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """Return the decisions of a solution; `base` holds the decisions on all other gangs."""
@@ -92,7 +92,7 @@ class Encoding(Protocol):
 class Direct:
     """A level model with one integer variable per task class and node.
 
-    The model is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
+    The model is exact for every rule, but too large for large problems. `supplied` (C, N) holds the
     variables, or -1 where a node excludes a task class.
     """
 
@@ -137,7 +137,8 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # The tasks on nodes must add up to the placed tasks, because rules may depend on a task's node.
+    # The numbers of tasks on nodes must add up to the number of placed tasks, because rules may
+    # depend on the node of a task.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -174,7 +175,7 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """For each variable, return the first level that depends on the variable's gangs.
+    """Return, for each variable, the first level whose value depends on the variable's gangs.
 
     The result (variables,) is -1 for a variable that belongs to no gang.
     """
@@ -198,11 +199,11 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of classes and nodes that get no more tasks than in the incumbent.
+    """Return a mask (C, N) where a node gets no more tasks of a class than in the incumbent.
 
-    Rules that restrict tasks to nodes ignore nominations. Without the mask, such rules could give
-    other tasks the devices that a nominated task needs. A nominated task fits on its node in
-    addition to the incumbent's tasks.
+    The node rows of rules ignore nominations. Without the mask, such rules could give other tasks
+    the devices that a nominated task needs. A nominated task fits on its node in addition to the
+    incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -230,7 +231,7 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 
 @dataclass(frozen=True, eq=False)
 class ByConfigurations:
-    """A level model over node classes, which suits many nodes with few distinct idle amounts.
+    """A level model over node classes, for many nodes with few distinct idle amounts.
 
     Node class k has the nodes `members[member_start[k]:member_start[k + 1]]`. A configuration is
     the number of tasks of each task class and domain copy on one node.
@@ -244,7 +245,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution, whose configurations go to the nodes in node order.
+        """Return the decisions of a solution; nodes of a class get configurations in node order.
 
         See `Encoding`.
         """
@@ -278,7 +279,8 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before classes are copied for domains, because copies only increase the size.
+    # Check the size before task classes are copied for domains, because copies only increase the
+    # size.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -389,9 +391,9 @@ def _finish(
     lower, upper = form.model.bounds
     padded = lower.copy()
     padded[: len(hint)] = hint
-    # The group of interchangeable gangs to which a variable belongs, or -1. Gangs of equal gang
-    # shape and tier are interchangeable, even in different queues. Variables for the same entry of
-    # interchangeable gangs also form a group.
+    # `kin` is the group of interchangeable gangs to which a variable belongs, or -1. Gangs of equal
+    # gang shape and tier are interchangeable, even in different queues. The variables of one entry
+    # of interchangeable gangs also form a group.
     gangs = form.gangs
     kin = np.full(len(lower), -1, np.int64)
     alike, _ = row_groups((gangs.shape_of, gangs.tier_of))

@@ -1,8 +1,8 @@
 """Neighbourhoods of a plan: sets of a few nodes whose tasks the solver reassigns.
 
-Outside of the neighbourhood, tasks may be removed from nodes but not added. The method is
-large-neighbourhood search (Shaw, 1998): if a model of all nodes is too large, a sequence of models
-of a few nodes improves the incumbent.
+The solver may remove tasks from nodes outside the neighbourhood, but add tasks only inside. The
+method is large-neighbourhood search (Shaw, 1998): if a model of all nodes is too large, a sequence
+of models of a few nodes improves the incumbent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIER_WEIGHT = 0.25
 """Weight of a tier relative to the next more important tier."""
 
 _LEAST_WEIGHT = 1e-3
-"""Weight of a node that no waiting gang can use, so that tasks of other gangs may move there."""
+"""Weight of a node that no waiting gang can use; tasks of placed gangs may move to the node."""
 
 
 class Neighbourhood(NamedTuple):
@@ -54,7 +54,7 @@ class Neighbourhood(NamedTuple):
 def choose_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
 ) -> Bool:
-    """Choose the nodes (N,) of a neighbourhood, as a mask with at most `MOST_PAIRS` pairs in total.
+    """Return a mask (N,) of the nodes of a neighbourhood, with at most `MOST_PAIRS` pairs in total.
 
     A pair is a task class and a node on which a task of the class fits. A node's weight grows with
     its idle capacity for waiting gangs, especially gangs of important tiers. The first
@@ -92,7 +92,7 @@ def choose_gangs(
     number: int,
     seed: int,
 ) -> Bool:
-    """Choose the gangs, as a mask (G,), of a neighbourhood with too many pairs for one model.
+    """Return a mask (G,) of the gangs in the model of a neighbourhood with too many pairs.
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on nodes of the
     neighbourhood. Up to `FEW_CLASSES` / 2 other task classes belong to waiting gangs, preferably of
@@ -129,9 +129,9 @@ def choose_gangs(
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Order items by descending weight if `number` and `seed` are 0, and otherwise at random.
+    """Return indices by descending weight if `number` and `seed` are 0, else in random order.
 
-    In a random order, items of larger weight tend to come earlier.
+    In the random order, larger weights tend to come earlier.
     """
     if not number and not seed:
         return np.argsort(-weight, kind="stable")

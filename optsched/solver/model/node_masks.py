@@ -1,4 +1,4 @@
-"""The nodes that a task class may use before any placement, and how many of its tasks fit there.
+"""The nodes that a task class may use before any placement, and how many tasks fit there.
 
 In a long backlog, most gangs request more capacity than is idle. `find_lacking_shapes` finds these
 gangs with one array operation for all gang shapes, so that the pipeline need not try each gang.
@@ -28,7 +28,7 @@ def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Boo
     The mask is cached per problem and tuple of rules. Callers must not modify it.
     """
     known = problem.derived(_make_cache)
-    # The cache keeps the tuple of rules alive, so no other tuple can get the same id.
+    # The cache keeps the tuple of rules in memory, so no other tuple can have the same id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
         allowed = None if problem.derived(_is_every_node_ready) else problem.ready
@@ -72,7 +72,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the extra resources that rules define on nodes; no columns if no rule defines any."""
+    """Return the extra resources that rules define on nodes; without such rules, no columns."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -113,8 +113,8 @@ def find_lacking_shapes(
 ) -> Bool:
     """Return a mask (m,) of the gang shapes in `shapes` (m,) that cannot reach their minimum.
 
-    A shape is in the mask only if no placement on idle capacity reaches its minimum. Tasks of each
-    class are counted as if there were no other classes and no node filters.
+    A shape is in the mask only if no placement on idle capacity reaches its minimum. The number of
+    fitting tasks of each class ignores other classes and node filters.
 
     Parameters
     ----------
