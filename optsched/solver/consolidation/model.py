@@ -2,7 +2,7 @@
 
 In the what-if problem, every movable task is pending. A movable task may stay on its present node
 or move to another node. Tasks that stay form separate task classes that fit only the present node.
-Of each kind of interchangeable tasks, at most as many stay on a node as run there now.
+The number of interchangeable tasks that stay on a node is at most the number that run there now.
 `read_solution` decodes a solution into moves and the nodes of all tasks.
 """
 
@@ -44,18 +44,18 @@ MOVES = "moves"
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A what-if problem with movable tasks and gangs that may start; other decisions are fixed.
+    """A what-if problem with movable tasks and gangs that may start; all other gangs are decided.
 
     Attributes
     ----------
     movables
         The tasks that may move.
     problem
-        The what-if problem of `movables`. Gangs that are not in the model are already decided.
+        The what-if problem of `movables`. Gangs that the model omits are already decided.
     base
         The decisions without moves, on the axes of `problem`.
     requesting
-        (G,) mask of the gangs that may start in addition to those that `base` places.
+        (G,) mask of the gangs that may start in addition to the gangs that `base` places.
     tiers
         The tiers of the gangs in `problem`.
     priority
@@ -73,7 +73,7 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if problem, and the data that decodes the solutions of the model.
+    """The level model of a what-if problem, and the data that `read_solution` needs.
 
     Attributes
     ----------
@@ -112,9 +112,9 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return the mask (F,) of entries whose tasks could not restart on their present nodes.
 
-    An entry groups the tasks of one task class in the gangs of one gang class. An entry is in the
-    mask if the present placements violate a row that counts its tasks. Supply rows, and rows with
-    variables other than started gangs and placed tasks, are left to the solver.
+    An entry consists of the tasks of one task class in the gangs of one gang class. An entry is in
+    the mask if the present placements violate a row that counts its tasks. The check ignores supply
+    rows, and rows with variables that count neither started gangs nor placed tasks.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -139,8 +139,8 @@ def encode(
 ) -> Encoded:
     """Encode a what-if problem as a level model.
 
-    `levels` holds (level, present value of the level) pairs. At most `most_moves` tasks move; 0
-    means no limit.
+    `levels` holds the levels, each with its value before any move. At most `most_moves` tasks move;
+    0 means no limit.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -155,7 +155,7 @@ def encode(
     hint = incumbent_values(form, what.base)
     hint[stay] = what.movables.count
     _minimum_rows(form, what, hint)
-    # Placed tasks stay placed; only requesting gangs get additional tasks.
+    # Every task that `base` places stays placed; only requesting gangs get further tasks.
     lower, upper = form.model.bounds
     gangs, starts = form.gangs, form.start >= 0
     asks = what.requesting[gangs.members[gangs.member_start[:-1]]]
@@ -164,7 +164,7 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # Of each kind, at most as many tasks stay as the configurations of the nodes keep.
+    # At most as many tasks of a kind stay as the configurations of the nodes contain.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -176,10 +176,10 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Add variables (M,) for the number of tasks of each kind that stay, and their rows.
+    """Add and return variables (M,) for the number of tasks of each kind that stay.
 
-    A gang may lose only its surplus tasks, or all its tasks. The rows also enforce disruption
-    budgets. Returns the variables.
+    Rows let a gang lose only its surplus tasks, or all its tasks. Further rows enforce disruption
+    budgets.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
@@ -201,7 +201,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Start only the minimum of each requesting gang, so that no task moves for surplus tasks."""
+    """Add rows that start only the minimum of each requesting gang: no task moves for more."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -222,7 +222,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, form: Formulation, copies: DomainCopies, stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with present configurations, and the node class (N,) of each node.
+    """Return the node classes with their present configurations, and each node's class (N,).
 
     Nodes of one class have the same idle capacity, allowed task classes and movable tasks.
     """
@@ -239,8 +239,8 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    # Build the configurations before any move. `here` counts the movable tasks, so `table` omits
-    # them.
+    # Build the configurations before any move. `table` omits the movable tasks, which `here`
+    # counts.
     node_of = what.base.node_of.copy()
     node_of[movables.at] = UNPLACED
     copy_of, num_copies = copies.of_tasks(form, node_of)
@@ -269,7 +269,7 @@ class Relocation:
     Attributes
     ----------
     leaves
-        (k,) indices of the moving tasks on axis V' of movable tasks.
+        (k,) indices of the tasks that move, on axis V' of movable tasks.
     to
         (k,) index of the node to which each task moves.
     node_of
@@ -304,8 +304,8 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # If a gang must keep its minimum or move entirely, all nodes together keep at most as many of
-    # its tasks of a kind as stay in the solution.
+    # The configurations of all nodes may keep more tasks of a gang than stay in the solution, so
+    # drop the excess.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]
@@ -334,8 +334,8 @@ def _assign_configurations(
 ) -> I64:
     """Return the number (N, C' + M) of tasks of each class, copy or staying kind on each node.
 
-    Each configuration (the tasks on one node) is assigned to a node of its class. Configurations
-    that keep the fewest tasks go to the nodes whose tasks are the cheapest to move.
+    Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
+    tasks are the cheapest to move get the configurations that keep the fewest tasks.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -375,7 +375,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return each task's node (T,); tasks of gangs with movable tasks get `UNPLACED`."""
+    """Return the node (T,) of each task; `UNPLACED` for tasks of gangs with movable tasks."""
     form, movables = encoded.form, what.movables
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)

@@ -1,8 +1,8 @@
 """Find the running tasks that may move, and build a what-if problem in which they are pending.
 
 Interchangeable movable tasks form a kind (axis M). Tasks of one kind have the same task class and
-the same disruption budgets. Tasks of one kind also have the same gang and role. As an exception,
-tasks of different gangs may share a kind if each is the only running task of its gang.
+the same disruption budgets. Tasks of one kind also have the same gang and role, unless each is the
+only running task of its gang.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     theirs = np.unique(problem.queue_of[requesting])
     if len(theirs) == 1:
         open_queues[theirs] = True
-    # After a move, the gangs of a FIFO queue could be admitted again in a different order.
+    # After a move, gangs of a FIFO queue could be admitted in another order than before.
     open_queues &= ~np.array([q.is_fifo for q in queues], np.bool_)
     open_queues[list(problem.queues.closed)] = False
     may &= open_queues[running.queue_of]
@@ -83,8 +83,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of the mask `may`, on the most promising nodes.
 
-    A node is more promising if it lacks less capacity for a task of the requesting gangs. Nodes on
-    which such a task already fits come last.
+    A node is the more promising, the less capacity it lacks for a task of the requesting gangs.
+    Nodes that already fit such a task come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -144,7 +144,7 @@ class Movables:
     task_class, count
         (M,) task class of each kind in `what_if`, and number of tasks of each kind.
     wholes
-        The gangs with more than one running task, which must move entirely or keep their minimum.
+        The gangs with several running tasks; each moves entirely or keeps its minimum.
     budgets
         For each disruption budget: the kinds of tasks that it protects, and the allowed
         disruptions.

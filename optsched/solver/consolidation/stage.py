@@ -1,7 +1,8 @@
 """Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
-The search treats all gangs of one priority together, starting with the highest priority. Gangs that
-are placed without moves stay placed, but may get other nodes, because their pods do not run yet.
+The search treats all gangs of one priority together, starting with the highest priority. A gang
+that is placed without moves stays placed. The gang may get other nodes, because its pods do not run
+yet.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""The levels whose improvement justifies moves."""
+"""Names of the levels whose improvement justifies moves."""
 
 MOST_MOVABLE = 4000
 """Maximum number of movable tasks in a what-if problem.
 
-If more tasks could move, the tasks on the most promising nodes are selected.
+If more tasks could move, only tasks on the most promising nodes may move.
 """
 
 _TRIES = 4
@@ -83,7 +84,8 @@ class MoveSearchSettings:
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        Keys of gangs for which no task may move, and keys of gangs whose own tasks may not move.
+        Keys of the gangs for which no task may move, and keys of the gangs whose tasks may not
+        move.
     most_moves
         Maximum number of tasks that may move; 0 means no limit.
 
@@ -127,7 +129,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the gangs with misplaced tasks: gangs to start, and gangs with moved tasks.
+        """Return the gangs with misplaced tasks: starting gangs, and gangs with moved tasks.
 
         A task is misplaced if it did not get its planned node.
         """
@@ -153,10 +155,10 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
 ) -> Consolidation:
-    """Find moves of running tasks that start gangs which `decisions` leave pending."""
+    """Find moves of running tasks that let gangs start which are pending in `decisions`."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    # Find the gangs that could start if the idle capacity were not fragmented.
+    # The mask `out` selects the gangs that could start if the idle capacity were not fragmented.
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_assigned == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
@@ -191,9 +193,9 @@ class _PriorityPass:
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
         """Return the moves for the requesting gangs, or no moves if none of them could start.
 
-        The first model moves only surplus tasks, and the only running task of a gang. The second
-        model also moves entire gangs. The second model takes longer and may reach the time limit,
-        because each moved gang affects many nodes.
+        The first model moves only tasks that can move without the rest of their gang. The second
+        model also moves entire gangs. It takes longer and may reach the time limit, because each
+        moved gang affects many nodes.
         """
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
@@ -270,7 +272,7 @@ class _PriorityPass:
                 bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
-            # If a gang loses movable tasks, its other tasks may not be movable any more. So build
+            # Without these tasks, other tasks of their gangs may not be movable any more, so build
             # the problem again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
@@ -283,7 +285,7 @@ class _PriorityPass:
         (see `find_tied_gangs`).
         """
         what_if = movables.what_if
-        # Movable tasks are on their present nodes; all other decisions come from the session.
+        # Movable tasks stay on their present nodes; all other decisions are those of the session.
         before = self._decisions
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -318,8 +320,8 @@ class _PriorityPass:
         )
         if not gains.any():
             return Consolidation()
-        # Attribute an eviction to the first gang that starts on the evicted task's node. If no gang
-        # starts there, attribute the eviction to the first gang of all.
+        # The preemptor of an evicted task is the first gang that starts on the task's node, or else
+        # the first gang that starts.
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], what.tiers.of[gangs]))]
         beneficiary = np.full(problem.num_nodes, order[0], np.int64)
@@ -352,11 +354,11 @@ class _Found:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the moves of the better of two results, and their number as a level result.
+    """Return the better of two results, with the number of moves as a level result.
 
-    `everything` is the result of the model with the most movable tasks. Its bound applies if
-    `everything` improves the gang levels as much as the better result. If `is_all` is False, both
-    models omit some movable tasks, so no bound applies.
+    `everything` is the result of the model with the most movable tasks. The bound of `everything`
+    applies if `everything` improves the gang levels as much as the better result. If `is_all` is
+    False, both models omit some movable tasks, so no bound applies.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(

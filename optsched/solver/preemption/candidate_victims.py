@@ -1,7 +1,7 @@
-"""Candidate victims of a session: the running tasks that some plan may evict, and groups of them.
+"""Candidate victims of a session: the running tasks that some plan may evict, in groups.
 
-Running tasks form axis V. `SessionFacts` holds the data about them that all eviction problems of a
-session share, such as protection, lost work and the queues' entitlements.
+Running tasks form axis V. `SessionFacts` holds the data that all eviction problems of a session
+share, such as protected tasks, lost work and the entitlements of queues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from optsched.plugins.eviction.victims import covers
 from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
 from optsched.problem.arrays import row_groups
 from optsched.problem.running import running_tasks
-from optsched.solver.preemption.sequential.eviction_problem import Groups, VictimSubGroup, Whole
+from optsched.solver.preemption.sequential.eviction_problem import (
+    Groups,
+    VictimGang,
+    VictimSubGroup,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,24 +38,25 @@ _MS = 1000
 
 
 class SessionFacts:
-    """The running tasks (axis V) of a session, and the queue shares that restrict evictions.
+    """The running tasks (axis V) of a session, and the deserved shares that restrict evictions.
 
     Attributes
     ----------
     spared
         (V,) mask of protected tasks, which may be evicted only if `floors` waives their protection.
     lost
-        (V,) work lost by evicting each task, on the logarithmic scale of `lost_steps`.
+        (V,) work lost if each task is evicted, on the logarithmic scale of `lost_steps`.
     size
         (V,) dominant share of the cluster held by each task, in millionths.
     due, kept
         (Q, R) deserved shares of queues, and amounts that lending queues keep; None if no rule
         entitles queues to capacity.
     returns_by_use
-        Whether the excess of a lending queue is measured in the resources that victims use, instead
-        of those that reclaimers request.
+        Whether the excess of a lending queue is measured in the resources that the victims use,
+        instead of the resources that the reclaimer requests.
     reclaimable, returns_first
-        (Q,) masks of the queues that give back capacity, and of those that do so before the others.
+        (Q,) masks of the queues that give back capacity, and of the queues that give back capacity
+        before others.
     above
         (Q, Q) whether queue a is queue q or one of its ancestors, at element [q, a].
     held
@@ -81,7 +86,7 @@ class SessionFacts:
         self.cover: Bool = np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
-        """Return how many of the given tasks each disruption budget protects (B,)."""
+        """Return the number (B,) of the given tasks that each disruption budget protects."""
         count: I64 = self.cover[:, tasks].sum(axis=1).astype(np.int64)
         return count
 
@@ -103,7 +108,7 @@ class SessionFacts:
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of the resources that a gang requests, no matter which tasks start.
+        """Return a mask (R,) of the resources that a gang requests whichever of its tasks start.
 
         At least the gang's minimum starts, or at least one task if `grows` is True.
         """
@@ -178,7 +183,7 @@ def lost_steps(problem: Problem) -> I64:
 
 
 class Candidates(NamedTuple):
-    """Masks of running tasks that some plan may evict (axis V of `problem.running`), by reason.
+    """Masks of the running tasks that some plan may evict, one mask per reason.
 
     Attributes
     ----------
@@ -197,7 +202,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """A mask (V,) of the tasks that some plan preempts, exchanges or reclaims."""
+        """A mask (V,) of the tasks that some plan may evict for any of the reasons."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -214,8 +219,8 @@ def find_candidates(
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     waives
-        Whether to include protected tasks that only reclaims within a guarantee may evict. `waives`
-        is valid only if the model only computes bounds, because the candidates do not depend on the
+        Whether to include protected tasks that only reclaims within a guarantee may evict. Only a
+        bounding model may include these tasks, because the candidates do not depend on the
         reclaiming gang.
 
     """
@@ -310,8 +315,10 @@ class VictimGrouper:
             request=running.request[at],
         )
 
-    def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """Return each victim gang with its running and surplus tasks after earlier evictions."""
+    def wholes(
+        self, preemptor: int, groups: Groups, state: EvictionState
+    ) -> tuple[VictimGang, ...]:
+        """Return the victim gangs, with the numbers of tasks left after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
@@ -340,13 +347,15 @@ class VictimGrouper:
             can_leave = number != preemptor and int(groups.count[mine].sum()) == held
             least = max(gang.min_member, sum(s.size * s.min_groups for s in gang.sub_groups))
             core = max(held - max(ready - least, 0), 1)
-            whole = Whole(number, held, surplus, tuple(by_role), can_leave, core=core)
+            whole = VictimGang(number, held, surplus, tuple(by_role), can_leave, core=core)
             found.append(
                 self._add_sub_groups(whole, groups, mine, evicted) if gang.sub_groups else whole
             )
         return tuple(found)
 
-    def _add_sub_groups(self, whole: Whole, groups: Groups, mine: I64, evicted: list[int]) -> Whole:
+    def _add_sub_groups(
+        self, whole: VictimGang, groups: Groups, mine: I64, evicted: list[int]
+    ) -> VictimGang:
         gang = self._problem.snapshot.gangs[whole.gang]
         left = {self._running.tasks[v].key for v in evicted}
         ready: Counter[tuple[int, tuple[str, ...]] | None] = Counter()

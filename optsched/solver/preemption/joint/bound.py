@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """Bounds that hold for all plans that the policy allows, with any evictions.
+    """Bounds that hold for all plans that the policy allows, with and without evictions.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class EvictionBounds:
         given plan. None if the joint model does not encode the level or the time limit is reached.
     victims
         A lower bound on the number of evictions, over plans that are at least as good on the gang
-        levels.
+        levels as the given plan.
     whole_gangs
         A lower bound on the number of gangs evicted entirely. `whole_gangs` covers plans that are
         at least as good on the gang levels and evict no more tasks than the given plan.
@@ -60,8 +60,8 @@ def bound_with_evictions(
     """Return a bound on every level over all plans, including plans that evict tasks.
 
     A bound covers all plans whose earlier levels are at least as good as `values`. The joint model
-    omits constraints on evictions that cannot be written as rows, so the bounds are valid but may
-    be loose.
+    omits constraints on evictions that are no linear rows, so the bounds are valid but may be
+    loose.
 
     Parameters
     ----------
@@ -112,13 +112,13 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an expression that bounds a level in the joint model, or None if none is known."""
+    """Return an expression of the joint model that bounds a level, or None if none is known."""
     form = joint.form
     # A queue's demand includes victims, so evictions do not reduce its deserved share.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
-    # If a gang is evicted entirely and restarts, the admission level does not count it.
+    # The admission level does not count a gang that is evicted entirely and restarts.
     problem, running = form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     may_end = (candidates > 0) & (candidates >= joint.facts.held)
@@ -154,8 +154,8 @@ class _Bounds:
             return None
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value, so that a wrong model yields a bound that
-        # contradicts the plan.
+        # Require one less than the plan's value, so that the bound of a wrong model contradicts the
+        # plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._joint.form.model.rows

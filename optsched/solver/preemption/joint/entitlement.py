@@ -1,6 +1,6 @@
-"""Rows of the joint model that allow evictions only for gangs that are entitled to them.
+"""Rows of the joint model that allow evictions only for entitled gangs.
 
-The rows are the conditions of `plugins.eviction.entitled`, summed over gangs. A task is evicted
+The rows state the conditions of `plugins.eviction.entitled`, summed over gangs. A task is evicted
 only if some admitted gang is entitled to evict it. The model does not choose which gang is the
 preemptor. For each pair of a reclaimer class and a lending queue, rows limit the amounts that the
 class reclaims and the lender gives back. A reclaimer class is a set of gang classes of one queue
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.solver.preemption.candidate_victims import SessionFacts
-    from optsched.solver.preemption.sequential.eviction_problem import Groups, Whole
+    from optsched.solver.preemption.sequential.eviction_problem import Groups, VictimGang
     from optsched.solver.preemption.sequential.limits import Unit
 
 MOST_PAIRS = 2_000
@@ -45,7 +45,7 @@ def add_entitlement_rows(
     groups: Groups,
     evict: I64,
     who: Sequence[Bool],
-    wholes: Sequence[Whole],
+    wholes: Sequence[VictimGang],
     able: EntitledClasses | None = None,
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow a victim only if some admitted gang is entitled to evict it.
@@ -63,9 +63,8 @@ def add_entitlement_rows(
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a bounding model, which only
-        computes bounds: tasks may be evicted for all classes, and conditions that cannot be written
-        as rows are omitted.
+        Gang classes for which tasks may be evicted. None means a bounding model. There, tasks may
+        be evicted for all classes, and conditions that are no linear rows are omitted.
 
     Returns
     -------
@@ -106,8 +105,8 @@ def has_too_many_pairs(
 ) -> bool:
     """Return whether an exact model has more than `MOST_EXACT_PAIRS` reclaimer-lender pairs.
 
-    `reclaimed` (K,) masks the victim groups that may be reclaimed; `reclaims` (H,) masks the gang
-    classes that may reclaim.
+    `reclaimed` (K,) is the mask of the victim groups that may be reclaimed, `reclaims` (H,) the
+    mask of the gang classes that may reclaim.
     """
     if facts.due is None or not reclaimed.any():
         return False
@@ -151,7 +150,7 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add a row that limits `gain` to the number of placed tasks of gang classes in a mask (H,)."""
+    """Add the row gain ≤ number of placed tasks of the gang classes in a mask (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
@@ -173,8 +172,8 @@ class ReclaimerClass(NamedTuple):
     classes
         (H,) mask of the gang classes.
     always, sometimes
-        (R,) masks of the resources that all tasks of the classes request, and that at least one
-        requests.
+        (R,) masks of the resources that all tasks of the classes request, and of the resources that
+        at least one task requests.
 
     """
 
@@ -227,8 +226,8 @@ class _Reclaiming:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
         A class is entitled if its queue deserves a share of a resource that the class requests. A
-        class is also entitled if such a share is deserved by an ancestor of its queue, unless that
-        ancestor is also an ancestor of the lending queue.
+        class is also entitled if an ancestor of its queue deserves such a share and is no ancestor
+        of the lending queue.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -291,7 +290,7 @@ class _Reclaiming:
             )
             if is_exact:
                 # At most one class reclaims from a lending queue, so that one gang can be the
-                # reclaimer of all the queue's victims.
+                # preemptor of all victims of the queue.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -309,7 +308,7 @@ class _Reclaiming:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         requested = pair.kind.sometimes if is_exact else pair.kind.always
         line = self._ancestors(pair.kind.queue)
-        # Common ancestors of the reclaiming and the lending queue gain nothing.
+        # A common ancestor of the reclaiming and the lending queue gains nothing.
         for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
@@ -336,7 +335,7 @@ class _Reclaiming:
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """Return how much of a resource the plan places for a queue and its descendants."""
+        """Return the amount of a resource placed for a queue and its descendants."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -350,7 +349,7 @@ class _Reclaiming:
         bounding model.
         """
         line = self._ancestors(lender)
-        # Read only the lender's ancestors, because arrays over all queues are much longer.
+        # Read only the lender's ancestors, which are much fewer than all queues.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
@@ -390,12 +389,12 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Require that a lender exceeds its protected amount before its last victim is evicted.
+        """Require that a lender holds more than it must keep before its last victim is evicted.
 
         The last victim is one task, or the tasks that a gang or subgroup loses together. Victims of
         preemption within the queue are ignored, because they may be evicted after the reclaimed
-        tasks. `victims` holds the protected groups, all victim groups of the lender, and the groups
-        whose evictions reduce the amount that the lender holds.
+        tasks. `victims` holds three arrays of victim groups: protected groups, all groups of the
+        lender, and the groups whose evictions reduce what the lender holds.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims

@@ -1,10 +1,10 @@
 """The joint model of a session: it chooses starting gangs, their tasks' nodes and the victims.
 
-Mathematics: models/formulation/entitled.md, "The joint model". The model extends the direct model
-of `solver.model.encoding`: an integer variable for each group of equal running tasks on a node
-counts the group's evictions. A bounding model only computes bounds and ignores rules that are
-neither in `_ENCODED` nor in `_MASKING`. The optimum of such a model bounds all plans that the
-policy allows, with and without evictions.
+Mathematics: models/formulation/entitled.md, "The joint model". The model extends the model `Direct`
+of `solver.model.encoding` by an integer variable for each group of equal running tasks on a node,
+which counts the evicted tasks of the group. A bounding model only computes bounds and ignores rules
+that are neither in `_ENCODED` nor in `_MASKING`. The optimum of a bounding model bounds all plans
+that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ The most frequent requests are used as step sizes.
 """
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
-"""Rules whose rows hold for every plan with evictions if `Formulation.victims` is set."""
+"""Rules whose rows hold for plans with and without evictions, if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose node masks ignore gang tasks, so that the masks hold for plans with evictions."""
+"""Rules whose node masks ignore gang tasks, so that evictions do not change the masks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +138,8 @@ def encode_joint(
         The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     waiting_gangs
         The waiting gangs for an exact model, or None for a bounding model. Every solution of an
-        exact model is a valid plan, but some valid plans are excluded. A bounding model excludes no
-        valid plan, but some of its solutions are not valid plans.
+        exact model is a valid plan, but the model excludes some valid plans. A bounding model
+        excludes no valid plan, but some of its solutions are not valid plans.
 
     Returns
     -------
@@ -182,7 +182,8 @@ def encode_joint(
     able = None
     if waiting_gangs is not None:
         able = find_entitled_classes(form, rules, waiting_gangs)
-        # Check the number of pairs first, to avoid building the rows of a rejected model.
+        # Check the number of pairs before building rows, because a model with too many pairs is
+        # rejected.
         if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
             return None
     evict = form.model.add_variables(0, groups.count)
@@ -212,7 +213,7 @@ def encode_joint(
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule is custom, or lets placements depend on other tasks of a node.
+    """Return whether a rule is custom, or makes placements depend on other tasks of the node.
 
     The result is also True if gangs can choose from too many topology domains.
     """
@@ -229,7 +230,7 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 class WaitingGangs:
     """Masks (G,) of the gangs with at least one unplaced task, and with at least one placed task.
 
-    The masks describe the placements without evictions. A gang can be in both masks.
+    The masks describe the placements before any eviction. A gang can be in both masks.
     """
 
     lacks: Bool
@@ -249,7 +250,7 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes with unplaced tasks for which running tasks may be evicted.
+    """Return the gang classes with unplaced tasks that may preempt, and that may reclaim.
 
     A gang with running or placed tasks preempts only if the policy allows preemption for growth.
     """
@@ -264,7 +265,7 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows that let a gang class place no task if running tasks of its gangs are evicted.
+    """Add rows: if running tasks of a gang class are evicted, the class places no task.
 
     `gang_of` (K,) is the gang index of each victim group.
     """
@@ -323,8 +324,8 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 def _group_nodes(most: I64) -> I64:
     """Return the index (N,) of each node's node set, or -1 for nodes on which no task fits.
 
-    A set is a single node, or all nodes that the same task classes may use. If there are too many
-    sets, they are merged into `MERGED_SETS` sets.
+    A node set is a single node, or all nodes on which the same task classes fit. Too many node sets
+    are merged into `MERGED_SETS` sets.
     """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -334,8 +335,8 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes into one
-            # set if only rare task classes may use them.
+            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes that only
+            # rare task classes may use into one set.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -344,7 +345,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Return the aggregated model of gangs and queues as if all candidate victims were evicted."""
+    """Return the aggregated model of gangs and queues, as if all candidates had terminated."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -423,10 +424,10 @@ def _add_rounded_rows(
 ) -> None:
     """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
-    The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
-    of size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables
-    that count tasks, the node set of each variable, and how much of the resource one of its tasks
-    requests. `capacity` holds the node set and the capacity of each node.
+    The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Tasks that
+    request `step` cannot use the capacity of a node beyond a multiple of `step`. `supply` holds
+    variables that count tasks, the node set of each variable, and how much of the resource one of
+    its tasks requests. `capacity` holds the node set and the capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity
@@ -458,8 +459,8 @@ class _Presence:
         the evicted tasks. Otherwise, an entitled gang must use the victim's node.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
-        # Limit tasks on nodes to placed tasks, so that each task justifies victims on only one
-        # node.
+        # The tasks on all nodes are at most the placed tasks, so that a task justifies victims on
+        # only one node.
         for task_class, row in enumerate(joint.supplied):
             mine = row[row >= 0]
             placed = form.placed(
@@ -480,9 +481,9 @@ class _Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
-        """Allow victims of group `k` only if an entitled gang uses a node of groups `mine` (K,).
+        """Allow victims of group k only if an entitled gang uses a node of the groups `mine` (K,).
 
-        If a binary variable in `unless` is 1, the row does not limit the victims.
+        If a binary variable in `unless` is 1, the victims are not limited.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -520,7 +521,7 @@ class _Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) that count a class's tasks in some gang classes (H,) per node set.
+        """Return variables (M,) that count tasks of a class and of gang classes (H,) per node set.
 
         A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
         the tasks of all gang classes.

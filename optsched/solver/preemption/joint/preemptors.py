@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Preemptors:
     """Matches victims to preemptors: entitled gangs that use the victims' capacity.
 
-    On each node, a preemptor uses the victims' capacity only up to the requests of its own tasks.
-    If a gang is evicted entirely, its preemptor must use the capacity of at least one evicted task.
-    Equal tasks of two gangs may swap nodes, because the model does not distinguish them.
+    On each node, a preemptor uses the capacity of victims at most up to the requests of its own
+    tasks. If a gang is evicted entirely, its preemptor must use the capacity of at least one
+    evicted task. Equal tasks of two gangs may swap nodes, because the model does not distinguish
+    them.
 
     Attributes
     ----------
@@ -54,8 +55,8 @@ class Preemptors:
     ) -> list[Evict]:
         """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
-        The largest unit that a lending queue loses is evicted after all other victims of the unit's
-        preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
+        A unit is a task, or all tasks of a gang that is evicted entirely. The preemptors of the
+        largest unit of a lending queue evict this unit after their other victims.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -106,7 +107,7 @@ class Preemptors:
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
         tasks. If no preemptor uses such capacity, one reclaimed task whose capacity a preemptor
-        uses becomes preempted.
+        uses is preempted instead.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -150,7 +151,7 @@ class Preemptors:
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]
     ) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs in an order in which the largest unit comes last.
+        """Return (victim, preemptor) pairs in eviction order, the largest unit last.
 
         A unit is a task, or all tasks of a gang that is evicted entirely.
         """
@@ -184,7 +185,7 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the preemptor of each victim, without the victims that have no preemptor.
+        """Return the preemptor of each victim; victims without a preemptor have no key.
 
         Victims whose gang is evicted entirely get their preemptors first.
         """
@@ -196,8 +197,8 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor with tasks on the victim's node, because that preemptor needs
-                # the eviction.
+                # Prefer a preemptor that uses the capacity of the victim, because this preemptor
+                # needs the eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -218,7 +219,7 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses the capacity of a victim, possibly after a swap of tasks.
+        """Return the first gang that uses capacity of a victim, if necessary after swapping tasks.
 
         Returns None if no gang uses a victim's capacity.
         """
@@ -242,7 +243,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a node than its assigned victims release there."""
+        """Return whether a gang requests more on a victim's node than its victims there release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
@@ -257,7 +258,8 @@ class Preemptors:
     def _swap(self, gang: int, nodes: I64) -> bool:
         """Swap a gang's task with an equal task on `nodes`; return whether a swap is possible.
 
-        A task is not swapped if its gang already uses a victim's capacity on the task's node.
+        A task is not swapped if its gang already uses the capacity of a victim on the node of the
+        task.
         """
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()

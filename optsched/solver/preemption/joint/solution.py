@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MAX_SOLVES = 4
 """Maximum number of solves of a joint model.
 
-Each additional solve excludes victims whose capacity no gang used.
+Each further solve excludes victims whose capacity no gang used in the previous solution.
 """
 
 _MS_PER_VARIABLE = 0.1
@@ -89,7 +89,7 @@ def find_victims_jointly(
     minimums; and the node scores.
 
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`. Evictions for a fully placed gang would only free capacity for other gangs.
+    `decisions`, because evictions for a placed gang would only release capacity for other gangs.
 
     Parameters
     ----------
@@ -188,8 +188,8 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions with equal levels, reclaim as many tasks as possible. Then the choice of
-    # preemptors is deterministic.
+    # Among solutions with equal levels, reclaim as many tasks as possible. The choice of preemptors
+    # is then deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -212,7 +212,7 @@ class _Reading(NamedTuple):
     Attributes
     ----------
     plan
-        Evictions and nominations without those that violate rules, or None if no eviction remains.
+        The evictions and nominations that violate no rule, or None if no eviction remains.
     unused
         (K,) number of victims per group whose capacity no entitled gang uses.
     num_dropped
@@ -237,7 +237,7 @@ def _assign_nodes(joint: JointModel, solution: I64) -> I64:
 
 
 def _exchange_for_reservations(problem: Problem, node_of: I64) -> I64:
-    """Return `node_of` (T,) after equal tasks exchanged nodes for gangs with reservations.
+    """Return `node_of` (T,) after tasks exchange nodes so that gangs use their reserved nodes.
 
     The model does not know which node is reserved for which gang. If a gang with a reservation gets
     other nodes, the reservation may prevent another gang from using the reserved nodes.
@@ -268,10 +268,10 @@ def _exchange_for_reservations(problem: Problem, node_of: I64) -> I64:
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, node_of: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Decode a solution to evictions and nominations, and drop the ones that violate rules.
+    """Decode a solution to evictions and nominations, and drop actions that violate rules.
 
-    The model does not limit evictions to the capacity that preemptors use. Victims keep running if
-    no preemptor uses their capacity; gangs that need this capacity are dropped.
+    A victim keeps running if no preemptor uses its capacity. Gangs that do not fit without this
+    capacity are dropped.
     """
     problem = joint.form.problem
     victims, reclaimed = _choose_victims(joint, solution)
@@ -322,10 +322,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return the amounts of each resource that reclaiming queues may hold after the evictions.
-
-    See `plugins.shares.entitlement`.
-    """
+    """Return the amounts of each resource that reclaiming queues may hold after the evictions."""
     problem, facts = joint.form.problem, joint.facts
     number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
     queue_of = {

@@ -1,4 +1,4 @@
-"""Find running tasks that exclude nodes for a gang's tasks for reasons other than capacity."""
+"""Find running tasks that exclude nodes for a gang, for reasons other than capacity."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return (class, blocker) pairs: candidate victims that exclude nodes for a task class.
+        """Return (task class, blocker) pairs; a blocker is a set of candidates that exclude nodes.
 
         A node is removed from `allowed` if a running task that is not a candidate excludes it.
         """
         found = []
         for c in np.unique(task_class).tolist():
             for rule in self._rules.blocking:
-                for bar in rule.blockers(self._facts.problem, c):
-                    may_go = candidates[bar.tasks]
-                    stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
-                    closed = bar.domain_of[self._facts.running.node_of[stays]]
-                    shut = np.isin(bar.domain_of, closed) & (bar.domain_of >= 0)
+                for blocker in rule.blockers(self._facts.problem, c):
+                    may_go = candidates[blocker.tasks]
+                    stays = blocker.tasks[~may_go & ~state.evicted[blocker.tasks]]
+                    closed = blocker.domain_of[self._facts.running.node_of[stays]]
+                    shut = np.isin(blocker.domain_of, closed) & (blocker.domain_of >= 0)
                     allowed[task_class == c] &= ~shut
                     if may_go.any():
-                        found.append((c, Blocker(bar.tasks[may_go], bar.domain_of)))
+                        found.append((c, Blocker(blocker.tasks[may_go], blocker.domain_of)))
         return found
 
     def group_blocked_nodes(
@@ -72,15 +72,17 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield each domain's excluded nodes, with the victim groups that exclude these nodes."""
+        """Yield the excluded nodes of each domain, and the victim groups that exclude them."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
-        for c, bar in blocking:
+        for c, blocker in blocking:
             entries = np.flatnonzero(task_class == c)
             open_nodes = np.logical_or.reduce(allowed[entries])
-            domains = bar.domain_of[self._facts.running.node_of[bar.tasks]]
+            domains = blocker.domain_of[self._facts.running.node_of[blocker.tasks]]
             for domain in np.unique(domains[domains >= 0]).tolist():
-                nodes = np.flatnonzero(open_nodes & (bar.domain_of == domain))
-                here = [group_of[v] for v in bar.tasks[domains == domain].tolist() if v in group_of]
+                nodes = np.flatnonzero(open_nodes & (blocker.domain_of == domain))
+                here = [
+                    group_of[v] for v in blocker.tasks[domains == domain].tolist() if v in group_of
+                ]
                 if len(nodes):
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
@@ -93,10 +95,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return arrays (V,) that number the running tasks relevant to a class, one per rule.
-
-        See `VictimRelevance`.
-        """
+        """Return the arrays (V,) of `VictimRelevance.relevant_tasks` for a class, one per rule."""
         if task_class not in self._stakes:
             found = (r.relevant_tasks(self._facts.problem, task_class) for r in self._relevance)
             self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
@@ -149,7 +148,7 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add the rows of rules on tasks that share a node, for the time after the evictions.
+        """Add the rows of rules on tasks that share a node; the rows hold after the evictions.
 
         `supplied` (E, N) holds the variable of each entry and node, or -1 where the node is
         excluded. `leave` (K,) holds the variables that count the evictions of each victim group.
@@ -161,7 +160,7 @@ class Blockers:
         for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():
             mine = supplied[eviction.task_class == c]
             by_class[c] = mine[0] if len(mine) == 1 else _add_sums(model, mine)
-        # Add the placements of other gangs to the variables that count tasks per node.
+        # Add the tasks of other gangs to the variables that count tasks per node.
         at = (others.task_class, others.node)
         own = by_class[at]
         most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Candidates(NamedTuple):
-    """Masks (V,) of possible victims and of reclaimed tasks, and the limits of reclaiming queues.
+    """Masks (V,) of possible victims and of reclaimed tasks, and limits of reclaiming queues.
 
     An element (queue, resource, amount) of `claims` limits the amount that the queue may gain.
     """
@@ -50,14 +50,14 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles the eviction problems of a session from shared precomputed data.
+    """Compiles the eviction problems of a session.
 
     Parameters
     ----------
     reach
         Names of the actions that may evict tasks: preempt, reclaim.
     keeps_reservations
-        Whether reserved nodes stay closed to gangs that would delay the reservation.
+        Whether a gang that would delay a reservation may not use the reserved nodes.
     reclaiming
         Indices of gangs that may only reclaim: no task of their own queue is evicted for them.
 
@@ -102,7 +102,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        Returns None if evictions cannot help, or if the gang already has its minimum.
+        Returns None if no eviction helps, or if the gang already has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -112,10 +112,11 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum`, overriding budgets that yield to guarantees.
+        """Return the problem of `compile_minimum` without budgets that yield to guarantees.
 
-        Overridden budgets do not limit reclaims within a guarantee. Returns None if such budgets
-        protect no task that the gang can reclaim within a guarantee.
+        Only reclaims within a guarantee override budgets, and only budgets that yield to
+        guarantees. Returns None if such budgets protect no task that the gang can reclaim within a
+        guarantee.
         """
         if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None
@@ -135,7 +136,7 @@ class EvictionCompiler:
         return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
 
     def may_claim_guarantee(self, gang: int, state: EvictionState) -> bool:
-        """Return whether a gang may reclaim a task within a guarantee, at least to place one."""
+        """Return whether a gang may reclaim within a guarantee, at least for one more task."""
         if not self.problem.queues.guarantee.any():
             return False
         return bool(self._find_covered(gang, state, grows=True).any())
@@ -169,7 +170,7 @@ class EvictionCompiler:
             gang may use, or None for all nodes.
         rest
             (E,) maximum number of tasks beyond the gang's minimum. The queue then gains at most the
-            unused part of its own and its ancestors' guarantees. None means the gang's minimum.
+            unused guarantees of itself and its ancestors. None means the gang's minimum.
         overrides_budgets
             Whether budgets that yield to guarantees do not limit the victims.
 
@@ -291,8 +292,8 @@ class EvictionCompiler:
         for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
             helps |= stakes >= 0
         helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
-        # A gang may be evicted entirely, so if one candidate of a gang helps, all its candidates
-        # are useful.
+        # Tasks of a gang may have to be evicted together, so if one candidate of a gang helps, all
+        # its candidates are useful.
         gangs = np.zeros(problem.num_gangs, np.bool_)
         gangs[self.running.gang_of[candidates & helps]] = True
         useful = candidates & gangs[self.running.gang_of]
@@ -300,7 +301,7 @@ class EvictionCompiler:
             return None
         others = self.blockers.find_other_placements(tied_classes, state, useful)
         numbers = np.arange(len(self.running))
-        apart: list[I64 | Bool] = [np.isin(numbers, bar.tasks) for _, bar in blocking]
+        apart: list[I64 | Bool] = [np.isin(numbers, blocker.tasks) for _, blocker in blocking]
         if others is not None:
             tied_classes = sorted({*tied_classes, *others.task_class.tolist()})
             apart += (s for c in tied_classes for s in self.blockers.stakes(c))
@@ -358,8 +359,8 @@ class EvictionCompiler:
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
         helps: Bool = np.logical_and(takes, open_nodes[running.node_of])
-        for _, bar in blocking:
-            helps[bar.tasks] = True
+        for _, blocker in blocking:
+            helps[blocker.tasks] = True
         return helps
 
     def _find_relieving_tasks(
@@ -402,8 +403,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # Use the resources that the gang requests in any case, because it is not yet decided
-            # which of its tasks start.
+            # The resources that the gang requests whichever of its tasks start.
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
@@ -420,8 +420,8 @@ class EvictionCompiler:
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
                 is_related = (running.request[:, shared] > 0).any(axis=1)
-                # If a task of a unit uses a requested resource, the unit's other tasks are evicted
-                # too; see `Limits.lendings`.
+                # If one task of a unit uses a requested resource, all tasks of the unit may be
+                # evicted; see `Limits.lendings`.
                 gangs = np.zeros(problem.num_gangs, np.bool_)
                 gangs[running.gang_of[lent & is_related]] = True
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]

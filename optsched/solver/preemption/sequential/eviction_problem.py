@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EvictionState:
-    """The cluster after the evictions and placements for the gangs considered so far.
+    """The cluster after the evictions and placements for all earlier gangs.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class EvictionState:
         (Q, R) amounts that the gangs of each queue hold, including nominations but without child
         queues.
     firm
-        (Q, R) the part of `used` that is certain: running tasks that are not evicted, and gangs for
-        which tasks are evicted. All other pending gangs are placed again after the evictions and
-        may stay pending.
+        (Q, R) the part of `used` that is certain: running tasks that are not evicted, and tasks
+        placed for gangs that evict. The session places all other pending gangs again after the
+        evictions, and may then place fewer.
     evicted
         (V,) mask of evicted tasks.
     spent
@@ -87,8 +87,8 @@ class Groups:
     gang
         (K,) index (axis J) of each group's gang, or -1 for gangs with a single running task.
     role, part
-        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`, or
-        -1.
+        (K,) number of each group's role in its gang, and index of its subgroup in
+        `VictimGang.parts` or -1.
     reclaimed, returned_last
         (K,) mask of the groups in lending queues, and mask of the groups in lending queues that
         give back capacity only after other queues.
@@ -142,7 +142,7 @@ class VictimSubGroup:
     may_end
         Whether all running tasks of the subgroup may be evicted.
     core
-        Number of the subgroup's last tasks, which can only be evicted together.
+        Number of tasks that the subgroup can lose only together, after its surplus tasks.
 
     """
 
@@ -154,7 +154,7 @@ class VictimSubGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class VictimGang:
     """A victim gang, which keeps its minimum or is evicted entirely.
 
     Attributes
@@ -170,7 +170,7 @@ class Whole:
     parts, spare_parts
         The gang's subgroups, and (policy, number of subgroups beyond the policy's minimum) pairs.
     core
-        Number of the gang's last tasks, which can only be evicted together.
+        Number of tasks that the gang can lose only together, after its surplus tasks.
 
     """
 
@@ -208,7 +208,7 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """One way to satisfy a `Lending`: the queue holds enough of a resource until its last eviction.
+    """One way to satisfy a `Lending`: a queue holds enough of a resource until its last eviction.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before
     this last eviction, the queue must hold more of the resource than it must keep.
@@ -216,7 +216,7 @@ class LendingOption(NamedTuple):
     Attributes
     ----------
     resource, size
-        The resource, and how much of it the last unit holds.
+        The resource, and the amount of the resource that the last unit holds.
     below, most
         Victim groups of the queue and its descendants, and the maximum amount of the resource that
         their victims may hold.
@@ -259,7 +259,7 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """Placements of other gangs that influence where tied tasks can be placed.
+    """Placements of other gangs, on which the placements of tied tasks depend.
 
     Attributes
     ----------
@@ -268,7 +268,8 @@ class OtherPlacements(NamedTuple):
     problem
         The problem after the evictions for earlier gangs.
     domain_of
-        (N,) numbers that differ between nodes in different domains of pod affinity terms.
+        (N,) a number for each node. Nodes in different domains of an affinity term have different
+        numbers.
 
     """
 
@@ -280,7 +281,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
+    """Nodes (m,) that tasks of `entries` can use only once all tasks of `groups` are evicted."""
 
     entries: I64
     nodes: I64
@@ -332,7 +333,7 @@ class EvictionConstraints:
 
     """
 
-    wholes: tuple[Whole, ...]
+    wholes: tuple[VictimGang, ...]
     limits: tuple[Limit, ...]
     lendings: tuple[Lending, ...]
     reserves: tuple[GuaranteeReserve, ...]
@@ -394,9 +395,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return each queue's claim (Q,), the larger of its guarantee and its requirement.
+    """Return the claim (Q,) of each queue: the larger one of its guarantee and its requirement.
 
-    A queue's requirement is its own usage plus the claims of its child queues.
+    The requirement of a queue is its own usage plus the claims of its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)
@@ -416,9 +417,9 @@ def claims(reserve: GuaranteeReserve, used: I64) -> I64:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return a reason that names a resource of which lending queues cannot give back enough.
+    """Return a reason that names a resource of which lending queues cannot return enough.
 
-    Returns None if lending queues can give back enough of every resource.
+    Returns None if lending queues can return enough of every resource.
     """
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
@@ -445,7 +446,7 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield each lending queue and the maximum amount of a resource that it can give back."""
+    """Yield each lending queue, and the largest amount of a resource that the queue can return."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -463,7 +464,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Describe the amounts that a lending queue holds and deserves; returns "" if unknown."""
+    """Return the amounts that a lending queue holds and deserves as a text; "" if unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

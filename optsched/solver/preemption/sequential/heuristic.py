@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Totals over the selected victims, which are checked against the limits of lending queues.
+    """Sums over the selected victims, which the constraints of lending queues limit.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What one victim of a group adds to `LendingSums`, by lending constraint and by option."""
+    """The increase of `LendingSums` by one victim of a group, per constraint and per option."""
 
     lendings: I64
     options: I64
@@ -59,8 +59,7 @@ class LendingState:
 
     A lending constraint holds if one of its options holds. An option holds if the lender holds more
     of a resource than it must keep until the lender's last victim is evicted. A victim changes only
-    the sums of its queue and that queue's ancestors. A check therefore need not read all victim
-    groups.
+    the sums of its queue and the queue's ancestors, so a check need not read all victim groups.
 
     Attributes
     ----------
@@ -87,7 +86,7 @@ class LendingState:
         self._shares: dict[int, _Share] = {}
 
     def add(self, groups: I64, counts: I64) -> None:
-        """Add `counts` (m,) victims of the groups `groups` (m,) to the totals."""
+        """Add `counts` (m,) victims of the groups `groups` (m,) to the sums."""
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
@@ -119,7 +118,7 @@ class LendingState:
 
 
 class _Pairs(NamedTuple):
-    """(victim group, lending constraint or option) pairs, sorted by group."""
+    """Pairs of a victim group and a lending constraint or option, sorted by group."""
 
     groups: I64
     numbers: I64
@@ -132,13 +131,13 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the indices of the lending constraints or options that include a victim group."""
+        """Return the lending constraints or options that are paired with a victim group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]
 
 
 _FEW_NODES = 16
-"""A restricted problem has this number of nodes, plus two nodes per task."""
+"""Number of nodes of a restricted problem, in addition to two nodes per task."""
 
 _LATER = 1e-6
 """Additional cost of a node outside the preferred shard; it only breaks ties."""
@@ -227,11 +226,11 @@ class _Heuristic:
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]
 
     def solve(self) -> HeuristicSolution | None:
-        """Place all tasks that fit; return None if the gang misses its minimum."""
+        """Place tasks greedily; return None if the gang misses its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.future_idle.sum(axis=0) + 1, 1)
-        # If only some tasks may start, place the smallest tasks first, because these need fewer
-        # victims.
+        # If only some tasks can start, place the smallest tasks first, because small tasks need
+        # fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -249,7 +248,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether all queues' claims fit the pool, or the gang does not increase them."""
+        """Return whether the queues' claims fit the pool, or the gang does not increase them."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -259,7 +258,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry on nodes that lack the least capacity; return their number."""
+        """Place equal tasks on nodes that lack the least capacity; return how many were placed."""
         eviction = self._eviction
         request = eviction.request[entry]
         groups = eviction.groups
@@ -276,16 +275,15 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # The node has enough idle capacity, so it must be a queue limit that rejected the
-                # task. The limit would also reject the task on every other node with enough idle
-                # capacity.
+                # A queue limit rejected the task, because the node has enough idle capacity. The
+                # limit would also reject the task on every other node with enough idle capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
 
     def _admit(self, entry: int, node: int) -> bool:
-        """Evict tasks on a node and place one task there, or change nothing and return False."""
+        """Evict tasks on a node and place one task on it, or change nothing and return False."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
         lent = self._lent.sums

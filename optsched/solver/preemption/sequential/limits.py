@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import (
         EvictionState,
         Groups,
-        Whole,
+        VictimGang,
     )
 
 
@@ -38,7 +38,7 @@ class Limits:
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
-        """Return the amounts that a gang's queue and its ancestors may gain.
+        """Return the amounts by which the usage of a gang's queue and its ancestors may grow.
 
         Each result is a (queue, resource, amount) tuple. The amounts follow from rules on queues,
         and from the amounts that queues may hold after earlier reclaims.
@@ -68,7 +68,6 @@ class Limits:
         return [(a, r, most) for a, r, most in found if requested[r]]
 
     def _binds(self, rule: str) -> bool:
-        """Return whether the policy enforces the rule with the given name."""
         found = self._facts.rules.find_rule(rule)
         return found is not None and found.binds
 
@@ -77,7 +76,7 @@ class Limits:
     ) -> list[Limit]:
         """Return limits on the amounts that a gang adds to queues and their descendants.
 
-        With `is_claim`, a queue's limit is active only if a task outside the queue and its
+        With `is_claim`, the limit of a queue is active only if a task outside the queue and its
         descendants is reclaimed.
         """
         subtree = self._problem.queues.subtree
@@ -136,7 +135,7 @@ class Limits:
         self,
         gang: int,
         groups: Groups,
-        wholes: Sequence[Whole],
+        wholes: Sequence[VictimGang],
         state: EvictionState,
         *,
         grows: bool,
@@ -147,7 +146,7 @@ class Limits:
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang) > 0)
-        # It is not yet decided which of the gang's tasks start.
+        # A mask (R,), because it is not yet decided which tasks of the gang start.
         sure = self._facts.surely_requested(gang, grows=grows)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))
@@ -184,10 +183,9 @@ class Limits:
     def _tie_unrelated_tasks(
         self, lender: int, theirs: I64, groups: Groups, units: Units, requested: Bool
     ) -> Iterator[Lending]:
-        """Yield constraints on victims that use no requested resource.
+        """Yield constraints on the victims that use no requested resource.
 
-        A victim without requested resources is evicted only in a unit with a task that uses a
-        requested resource.
+        Such a victim is evicted only in a unit with a task that uses a requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False
@@ -204,7 +202,7 @@ class Limits:
 
 
 class Unit(NamedTuple):
-    """The last tasks of a gang or subgroup, which its minimum allows to be evicted only together.
+    """The tasks that a gang or subgroup can lose only together, after its surplus tasks.
 
     Attributes
     ----------
@@ -212,8 +210,8 @@ class Unit(NamedTuple):
         The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
         evicted, all tasks of these groups are evicted.
     size
-        (R,) an upper bound on the amounts that the unit's tasks hold. For each resource, tasks that
-        do not use it are counted in the unit first.
+        (R,) an upper bound on the amounts that the unit's tasks hold. For each resource, the bound
+        assumes that tasks without the resource are in the unit.
 
     """
 
@@ -233,9 +231,9 @@ class Units:
                 self.of_group[k].append(u)
 
     def arrange(self, some: I64, resources: Bool) -> Iterator[I64]:
-        """Partition the victim groups `some` by the units that contain them; yield each part.
+        """Yield the victim groups `some` in sets; the groups of a set are in the same units.
 
-        Units that use none of the `resources` are ignored.
+        Units that use none of `resources` are ignored.
         """
         found: dict[tuple[int, ...], list[int]] = {}
         for k in some.tolist():
@@ -245,10 +243,12 @@ class Units:
             yield np.array(members, np.int64)
 
 
-def list_units(groups: Groups, wholes: Sequence[Whole], *, is_exact: bool = True) -> Iterator[Unit]:
-    """Yield the units of gangs and subgroups whose last tasks must be evicted together.
+def list_units(
+    groups: Groups, wholes: Sequence[VictimGang], *, is_exact: bool = True
+) -> Iterator[Unit]:
+    """Yield the units of gangs and subgroups.
 
-    Without `is_exact`, the sizes are upper bounds even for gangs that lost tasks to other
+    If `is_exact` is False, the sizes are upper bounds even for gangs that lost tasks to other
     preemptors.
     """
     by_gang = np.argsort(groups.gang, kind="stable")
@@ -301,10 +301,10 @@ def _list_options(
 def _group_by_used_resources(
     groups: Groups, some: I64, due: Bool, units: Units
 ) -> Iterator[tuple[Bool, I64]]:
-    """Yield sets of `due` resources as masks (R,), each with the victim groups that use this set.
+    """Yield masks (R,) of `due` resources, each with the victim groups that use these resources.
 
-    Groups with equal sets are yielded separately if different units that use further `due`
-    resources contain them. Groups that use no `due` resource are omitted.
+    Groups with equal masks are yielded separately if they are in different units that use further
+    `due` resources. Groups that use no `due` resource are omitted.
     """
     if not len(some):
         return

@@ -1,8 +1,8 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels maximize whether the gang starts, and how many of its tasks start. The next levels
-minimize the number and the cost of the victims. The last level minimizes tasks outside the
-preferred shard.
+The first levels maximise whether the gang starts, then the number of its tasks that start. The next
+levels minimise the number and the cost of the victims. The last level minimises the number of tasks
+outside the preferred shard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Groups,
         GuaranteeReserve,
         Lending,
-        Whole,
+        VictimGang,
     )
     from optsched.solver.preemption.sequential.heuristic import HeuristicSolution
 
@@ -39,7 +39,7 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of an eviction problem, and the meaning of its variables.
+    """The level model of an eviction problem, and what its variables count.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a reclaiming gang evicts tasks of its own queue only on nodes that it uses.
+    """Add rows: a gang that reclaims evicts tasks of its own queue only on nodes that it uses.
 
     If a victim gang is evicted entirely, it suffices that the preempting gang uses one of the
     victim gang's nodes; see `Entitled`. No rows are added if rules on other pods may require
@@ -206,7 +206,7 @@ def _start_rows(
 
 
 def add_whole_rows(
-    model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
+    model: LinearModel, victims: tuple[Groups, Sequence[VictimGang]], evict: I64, whole: I64
 ) -> None:
     """Add rows that keep the minimum of each victim gang unless it is evicted entirely.
 
@@ -231,7 +231,7 @@ def add_whole_rows(
             _sub_group_rows(model, gang, by_part, leaves)
 
 
-def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
+def _sub_group_rows(model: LinearModel, gang: VictimGang, evict: list[I64], whole: int) -> None:
     """Add rows: subgroups lose only surplus tasks or all tasks, and enough subgroups remain."""
     ended = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, ended.tolist(), strict=True):
@@ -241,7 +241,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # Subgroups below their size do not count towards the gang's minimum and may be evicted.
+        # Only subgroups of full size count towards the gang's minimum; others may be evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = ended[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -251,7 +251,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Add limit rows, which are active if the gang starts or reclaims.
+    """Add the rows of all limits; a row is active if the gang starts or reclaims.
 
     Each row is Σ weight·evicted + Σ request·placed ≤ most.
     """

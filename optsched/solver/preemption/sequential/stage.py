@@ -1,7 +1,7 @@
 """Find victims gang by gang, starting with the most important gang.
 
-Later gangs do not change the evictions for earlier gangs. The search ignores placements of gangs in
-lower tiers, because these gangs do not run yet and are placed again after the search.
+Later gangs do not change the evictions for earlier gangs. The search ignores the placements of
+gangs in less important tiers, because the session places these gangs again after the search.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class VictimSearchSettings:
     excluded_gangs
         Gangs for which no task may be evicted.
     by_trial
-        Gangs whose victims are searched for by trial, because the verifier rejected solutions of
-        the model.
+        Gangs whose victims are found by trial, because the verifier rejected solutions of the
+        model.
     reclaiming_gangs
         Gangs for which no task of their own queue may be evicted.
 
@@ -100,7 +100,7 @@ class EvictionPlan:
     hopeless
         Gangs for which evictions provably cannot help, mapped to the reason, or to None if unknown.
     entitlements
-        How much of each resource reclaiming queues may hold after all placements.
+        The amount of each resource that a reclaiming queue may hold after all placements.
 
     """
 
@@ -111,7 +111,7 @@ class EvictionPlan:
     entitlements: tuple[Entitlement, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the victims terminating and the plan's entitlements set."""
+        """Return the snapshot in which the victims terminate, with the plan's entitlements."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
@@ -183,13 +183,13 @@ def find_victims(
 
 
 Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
-"""Compiles an eviction problem from a gang, a state, and the keyword `within` (mask or None)."""
+"""Compiles an eviction problem from a gang, an `EvictionState`, and a mask `within` or None."""
 
 
 class _FewestVictims(NamedTuple):
     """Lower bounds on the number of victims and on the number of gangs evicted entirely.
 
-    `ended`, the bound on such gangs, holds for plans with the fewest victims.
+    `ended`, the bound on gangs, holds for plans with the fewest victims.
     """
 
     victims: int
@@ -220,7 +220,7 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        # None if nothing is proved, because gangs or victims are skipped or a proof is missing.
+        # `_least` is None if nothing is proved, because gangs are skipped or a proof is missing.
         is_limited = bool(settings.excluded_gangs or settings.reclaiming_gangs)
         self._least = None if is_limited else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
