@@ -112,7 +112,7 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum` without budgets that yield to guarantees.
+        """Return the problem of `compile_minimum` if reclaims may override disruption budgets.
 
         Only reclaims within a guarantee override budgets, and only budgets that yield to
         guarantees. Returns None if such budgets protect no task that the gang can reclaim within a
