@@ -204,7 +204,7 @@ class DeviceShare(Rule):
             used = self.resident_use(node, before) if sharing else []
             if sharing and self._allocate_tasks(node, used, sharing) is None:
                 number = count_noun(len(node.shared_gpus), "shared GPU")
-                detail = f"{count_noun(len(sharing), 'more task')} cannot be allocated {number}"
+                detail = f"{number} cannot run {count_noun(len(sharing), 'more task')}"
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:

@@ -74,7 +74,7 @@ class Proportions(Rule):
                     change = kept * requested.get(device, 0) - requested.get(resource, 0)
                     slack += change if not self._requests_device(task) else max(change, 0)
                 if slack < 0:
-                    detail = f"{amount_text(resource, -slack)} too little for idle {device}"
+                    detail = f"lacks {amount_text(resource, -slack)} for idle {device}"
                     yield Violation(self.name, f"node {name}", detail)
 
     def _requests_device(self, task: Task) -> bool:

@@ -170,7 +170,7 @@ class Entitled(Rule):
                 if gang.key != preemptor.key and not is_below_minimum(preemptor, ready):
                     problem = problem or f"preempted for {preemptor.key}, which has its minimum"
             if eviction.action in EVICTIONS - self.reach:
-                problem = f"the policy has no action and plugin for {eviction.action}"
+                problem = f"the policy does not enable the action {eviction.action} and its plugin"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
         yield from self._verify_shares(world)
@@ -411,7 +411,7 @@ class _Shares:
             for r, due in self._select_deserved(queue, requested).items():
                 used = held.get(r, 0)
                 if used > due:
-                    both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
+                    both = f"holds {amount_text(r, used)}, but deserves {amount_text(r, due)}"
                     yield queue.name, both
 
     def find_excess_returns(
@@ -506,7 +506,7 @@ class _Shares:
             for r, floor in queue.guarantee:
                 left = held.get(r, 0)
                 if r in touched and left < floor:
-                    both = f"{amount_text(r, left)} left, {amount_text(r, floor)} guaranteed"
+                    both = f"keeps {amount_text(r, left)} of {amount_text(r, floor)} guaranteed"
                     yield queue.name, both
 
 

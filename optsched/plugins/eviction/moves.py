@@ -206,9 +206,9 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
 # --- the plugin `rescheduling` --------------------------------------------------------------------
 
 
-AMOUNTS: Final = (CPU, MEMORY, PODS)
-MILLION: Final = 1_000_000
-TOP: Final = 100.0
+_RESOURCES: Final = (CPU, MEMORY, PODS)
+_MILLION: Final = 1_000_000
+_TOP: Final = 100.0
 _SYSTEM_CLASS: Final = "system-cluster-critical"
 
 
@@ -262,7 +262,7 @@ class Rescheduling(Rule):
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None
-        pods = len(node.residents) * MILLION // max(offered[PODS], 1)
+        pods = len(node.residents) * _MILLION // max(offered[PODS], 1)
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
@@ -308,23 +308,23 @@ class Rescheduling(Rule):
         )
 
     def _relief(self, problem: Problem, takes: Bool) -> Relief:
-        targets = np.array([self.strategy.high_ppm[r] for r in AMOUNTS], np.int64)
+        targets = np.array([self.strategy.high_ppm[r] for r in _RESOURCES], np.int64)
         nodes, now_ms = problem.snapshot.nodes, problem.snapshot.taken_ms
         used = [self.measured_use(node, now_ms) or {} for node in nodes]
-        parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
-        size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
-        parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
+        parts = np.array([[u.get(r, 0) for r in _RESOURCES] for u in used], np.int64)
+        size = np.array([[node.offers.get(r, 0) for r in _RESOURCES] for node in nodes], np.int64)
+        parts, size = parts.reshape(-1, len(_RESOURCES)), size.reshape(-1, len(_RESOURCES))
         # `over` is the utilization minus the target, in millionths of the allocatable `size`.
         # The excess is `size` · `over` / 10⁶, computed without overflow; if it is positive, it is
         # rounded up to at least 1.
         over = parts - targets
-        exact = size // MILLION * over + size % MILLION * over // MILLION
+        exact = size // _MILLION * over + size % _MILLION * over // _MILLION
         excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
         known = np.array([bool(u) for u in used], np.bool_)
         excess[~known] = 0
         running = running_tasks(problem)
-        requested = np.zeros((len(running), len(AMOUNTS)), np.int64)
-        for k, name in enumerate(AMOUNTS):
+        requested = np.zeros((len(running), len(_RESOURCES)), np.int64)
+        for k, name in enumerate(_RESOURCES):
             column = problem.index(name)
             if column >= 0:
                 requested[:, k] = running.request[:, column]
@@ -355,7 +355,7 @@ class Rescheduling(Rule):
         above = [bool(self.excess(node, now_ms)) for node in problem.snapshot.nodes]
         if not any(above):
             return np.zeros(len(above))
-        return np.where(above, 0.0, TOP * self.weight)
+        return np.where(above, 0.0, _TOP * self.weight)
 
 
 _LOW_NODES = "lowNodeUtilization"
@@ -365,7 +365,7 @@ def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     named = (k for k, v in arguments.items() if k.endswith(".name") and v == _LOW_NODES)
     prefix = next(named, "strategies.0.name").removesuffix("name") + "params."
     low_ppm, high_ppm = (
-        {r: round(float(arguments.get(f"{prefix}{name}.{r}", 100)) * 10_000) for r in AMOUNTS}
+        {r: round(float(arguments.get(f"{prefix}{name}.{r}", 100)) * 10_000) for r in _RESOURCES}
         for name in ("thresholds", "targetThresholds")
     )
     strategy = LowNodeUtilization(
@@ -400,7 +400,7 @@ _STRATEGY = (
                     "",
                     meaning,
                     fields=tuple(
-                        Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS
+                        Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in _RESOURCES
                     ),
                 )
                 for name, meaning in (

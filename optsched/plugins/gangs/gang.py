@@ -91,13 +91,14 @@ class Gang(Rule):
             named.update(missing)
             for resource, least in missing.items():
                 if least > free.get(resource, 0):
-                    detail = f"minResources {amount_text(resource, least)} are not free"
+                    detail = f"minResources requests {amount_text(resource, least)}, more than idle"
                     yield Violation(self.name, f"gang {gang.key}", detail)
                 excess = max(0, least - requested.get(resource, 0))
                 taken[resource] = taken.get(resource, 0) + excess
         for resource, amount in taken.items():
             if resource in named and amount > free.get(resource, 0):
-                detail = f"{amount_text(resource, amount)} needed, {free.get(resource, 0)} idle"
+                idle = amount_text(resource, free.get(resource, 0))
+                detail = f"needs {amount_text(resource, amount)}, but only {idle} is idle"
                 yield Violation(self.name, "minResources", detail)
 
     def encode(self, form: Formulation) -> None:
