@@ -123,7 +123,6 @@ class Ledger:
         self._add_use(gang, taken)
 
     def _add_use(self, gang: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Add (resource, amount) pairs to the usage of a gang, its queue and ancestor queues."""
         self.gang_log.append(gang)
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)

@@ -17,7 +17,6 @@ _PACKAGES = (
 
 
 def _find_plugins() -> dict[str, Plugin]:
-    """Return the plugins that the modules of `_PACKAGES` declare, sorted by name."""
     found: list[Plugin] = []
     for name in _PACKAGES:
         package = import_module(f"optsched.plugins.{name}")

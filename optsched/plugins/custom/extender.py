@@ -374,8 +374,6 @@ def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """The votes of the service in the greedy pipeline."""
-
     _rule: Extender
     _problem: Problem
     _ledger: Ledger

@@ -411,7 +411,6 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
-        """Call an extension point other than a sort key, and return its checked result."""
         check, fallback = _CHECKS[point]
         return self._rule.call_with_fallback(
             point,

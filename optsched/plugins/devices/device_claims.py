@@ -626,7 +626,6 @@ class _ClaimedDevices(Greedy):
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node has devices for `open_claims` if the claims `kept` do not end."""
         later, now = open_claims
         if not self._pools.on_node[node]:
             return not any(request.needs for request in (*later, *(now or ())))

@@ -237,7 +237,6 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether the claims from `first` on can get devices for some of their variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
@@ -268,7 +267,6 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the device indices of each request of the chosen variants, or None."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))

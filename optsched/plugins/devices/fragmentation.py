@@ -224,7 +224,6 @@ def _has_gpus(problem: Problem) -> bool:
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return the column (N,) of a resource in `amounts` (N, R); 0 if the resource is unknown."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 

@@ -63,7 +63,6 @@ class GpuShares(Rule):
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Yield a violation if tasks with unknown GPUs do not fit next to those with known GPUs."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):

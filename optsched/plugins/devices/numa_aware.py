@@ -440,7 +440,6 @@ class _NumaUsage(Greedy):
         )
 
     def nodes_with_policy(self, task_class: int) -> Bool:
-        """Return the mask (N,) of nodes with the topology policy that a task class requests."""
         policy = requested_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]

@@ -133,7 +133,6 @@ class Proportions(Rule):
         return _SlackState(self._exempt(problem), slack) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the configured proportions whose device exists on at least one node."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
@@ -161,7 +160,6 @@ class _Slack(NamedTuple):
 
     @classmethod
     def from_problem(cls, problem: Problem, proportion: KeptPerDevice, resource: str) -> _Slack:
-        """Return the slack at the start of the session."""
         offers, device = problem.derived(Offers), proportion.device
         reserved, requested = proportion.reserved_amount(resource), offers.requests_of(resource)
         return cls(

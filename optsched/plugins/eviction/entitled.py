@@ -366,7 +366,6 @@ class _Shares:
             self._count_eviction(at, self._evicted_in_all)
 
     def replay(self, last: int) -> None:
-        """Replay all evictions up to the index `last`."""
         for at in range(self._replayed, last + 1):
             self._count_eviction(at, self._evicted)
         self._replayed = max(self._replayed, last + 1)

@@ -162,7 +162,6 @@ class Consolidation(Rule):
 
 
 def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Return why a task may not be moved; empty if the move is allowed."""
     if gang.key == preemptor.key:
         return "it belongs to that gang itself"
     if not eviction.to:

@@ -110,7 +110,6 @@ def _find_doubtful(
 
 
 def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]) -> bool:
-    """Return whether a gang would meet its minimums if the tasks in `kept` were not evicted."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     return next(find_losses(gang, held, [*left, *kept]), None) is None

@@ -68,8 +68,6 @@ class Conformance(Rule):
 
 @dataclass(eq=False)
 class _NoSystemGangs(Greedy):
-    """Votes against the eviction of system pods."""
-
     _problem: Problem
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -81,8 +79,6 @@ class _NoSystemGangs(Greedy):
 
 @dataclass(eq=False)
 class _SystemPods(_NoSystemGangs):
-    """Votes against the eviction of system pods and puts gangs with system pods first."""
-
     _is_system: Sequence[bool]
 
     def comes_first(self, gang: int) -> bool:
@@ -276,7 +272,6 @@ class _Budgets(_EvictionVotes):
         return self._select_allowed(self._snapshot.budgets, victims)
 
     def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
-        """Return the victims that the disruption budgets allow, if evicted in the given order."""
         left = {b: b.allowed for b in budgets}
         votes = []
         for v in victims:
@@ -407,7 +402,6 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _find_problem(world: World, eviction: Evict) -> str:
-    """Return why an eviction is not allowed or not justified; empty if it is valid."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"

@@ -189,7 +189,6 @@ class EmptyCluster:
         return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the rules that decide which pods of the given classes fit together on a node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 

@@ -429,14 +429,12 @@ class _Demand:
 
     @property
     def capacity_by_node(self) -> Room:
-        """The number of tasks that fit on each node."""
         counts = np.zeros(self.view.problem.num_nodes, np.int64)
         counts[self.view.open_nodes] = self.view.counts
         return Room(self.view.task_class, self.number, counts)
 
     @property
     def description(self) -> str:
-        """The number and role of the tasks, and the requests of one task, as text."""
         view = self.view
         requests = [
             amount_text(name, int(amount))
@@ -450,7 +448,6 @@ class _Demand:
         return f"{count_noun(self.number, 'pod')}{role} with {', '.join(requests) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
-        """Return the reason that no node may run the tasks."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list_refusals(refusals)}"
         return Reason(ReasonCode.PREDICATES, f"{self.description}: {why}")
 

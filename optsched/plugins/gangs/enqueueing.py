@@ -317,7 +317,6 @@ def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
 
 
 def _usage_by_namespace(problem: Problem) -> Expected:
-    """Return the pod count, CPU and memory used in each namespace that has a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
         if gang.namespace not in found:
