@@ -90,15 +90,15 @@ def plain(description: str, **rules: object) -> Schema:
     return {"description": description, **kept, **rules}
 
 
-def whole_object(description: str, required: tuple[str, ...] = (), /, **parts: Schema) -> Schema:
-    """Return the OpenAPI schema of an API object: apiVersion, kind, metadata and given fields."""
+def whole_object(description: str, required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
+    """Return the OpenAPI schema of an API object with apiVersion, kind, metadata and `fields`."""
     return record(
         description,
         required,
         apiVersion=text("Group and version of the kind."),
         kind=text("Name of the kind."),
         metadata={"type": "object"},
-        **parts,
+        **fields,
     )
 
 
@@ -133,7 +133,7 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def reject(self, name: str, value: object, message: str) -> None:
-        """Add an error about a field's value; `message` describes the error."""
+        """Add an error about the value of a field."""
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
@@ -230,7 +230,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the strings in a list field that are valid; add an error for each invalid one."""
+        """Return the valid strings in a list field; add an error for each invalid list item."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value

@@ -38,7 +38,7 @@ class MemberType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a HyperNode; exactly one of `name`, `pattern` and `labels` selects it."""
+    """Members of a HyperNode, selected by exactly one of `name`, `pattern` and `labels`."""
 
     type: MemberType
     name: str = ""
@@ -62,7 +62,7 @@ class HyperNodeCondition:
 class HyperNode(ApiObject):
     """Nodes that are close to each other in the network.
 
-    `tier` is None if the field cannot be read; a HyperNode without a tier is ignored. `num_nodes`
+    `tier` is None if `spec.tier` cannot be read; a HyperNode without a tier is ignored. `num_nodes`
     and `conditions` are read from the stored status. A member that cannot be read is omitted.
     """
 
@@ -110,10 +110,7 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
 
 
 def _member(fields: Fields) -> Member | None:
-    """Parse a HyperNode member.
-
-    If its type or selector is missing or ambiguous, records an error and returns None.
-    """
+    """Parse a HyperNode member; report and drop it if its type or selector is ambiguous."""
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
     labels = selector.optional_record("labelMatch")
@@ -148,10 +145,9 @@ def _pattern(regex: Fields) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NumaResource:
-    """A resource whose units belong to NUMA nodes.
+    """The units of a resource such as CPUs or GPUs, each of which belongs to a NUMA node.
 
-    `allocatable` lists the ids of the idle units (for example CPUs) as numbers and ranges, such as
-    `0-3,8`. `capacity` is the total number of units.
+    `allocatable` lists the ids of idle units, such as `0-3,8`. `capacity` is the number of units.
     """
 
     allocatable: str = ""
@@ -169,7 +165,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources allocated to one pod; `containers` holds the node agent's unparsed data."""
+    """The resources allocated to one pod; `containers` holds the unparsed container allocations."""
 
     uid: str
     name: str
@@ -190,8 +186,9 @@ class GpuPlace:
 class Numatopology(ApiObject):
     """The NUMA layout of the node that has the same name as the Numatopology.
 
-    `policies` maps the name of a kubelet policy, such as CPUManagerPolicy, to its value.
-    `reserved` maps resources to unparsed quantities. `cpus` and `gpus` are keyed by device id.
+    `policies` maps the name of a kubelet policy, such as CPUManagerPolicy, to its value. `reserved`
+    maps resources to the unparsed quantities that the kubelet reserves. `cpus` and `gpus` are keyed
+    by device id.
     """
 
     policies: Mapping[str, str] = field(default_factory=dict)

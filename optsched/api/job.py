@@ -44,7 +44,7 @@ class JobPhase(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """Job, task and pod events; policies may not use PodRunning, OutOfSync or CommandIssued."""
+    """Events of jobs, tasks and pods; no policy may use PodRunning, OutOfSync or CommandIssued."""
 
     ANY = "*"
     POD_PENDING = "PodPending"
@@ -315,9 +315,12 @@ def read_job_spec(spec: Fields) -> JobSpec:
     )
 
 
-def task_counts(fields: Fields, name: str) -> dict[str, dict[str, int]]:
-    """Return the pod counts by task and phase in a field such as taskStatusCount."""
-    return {task: counts.integers_by_name("phase") for task, counts in fields.records_by_name(name)}
+def task_counts(fields: Fields) -> dict[str, dict[str, int]]:
+    """Return the number of pods by task and phase in the field `taskStatusCount`."""
+    return {
+        task: counts.integers_by_name("phase")
+        for task, counts in fields.records_by_name("taskStatusCount")
+    }
 
 
 def _task(task: Fields, index: int) -> TaskSpec:
@@ -394,7 +397,7 @@ def _status(status: Fields) -> JobStatus:
             failed=status.integer("failed"),
             unknown=status.integer("unknown"),
             terminating=status.integer("terminating"),
-            by_task=task_counts(status, "taskStatusCount"),
+            by_task=task_counts(status),
         ),
         restarts=JobRestarts(
             version=status.integer("version"),

@@ -68,7 +68,7 @@ class TaskProbe:
 class Probes:
     """Probes of the jobs on which a job depends.
 
-    Once all probes pass, the dependent job may start, even if the other jobs have not completed.
+    Once all probes pass, the dependent job may start before the probed jobs have completed.
     """
 
     http: tuple[HttpProbe, ...] = ()
@@ -208,7 +208,7 @@ def _status(status: Fields) -> JobFlowStatus:
                 phase=_phase(each.text("phase")),
                 created_ms=each.time_ms("createTime"),
                 running_duration_ms=each.duration_ms("runningDuration"),
-                task_counts=task_counts(each, "taskStatusCount"),
+                task_counts=task_counts(each),
             )
             for name, each in status.records_by_name("conditions")
         },

@@ -289,6 +289,8 @@ _NO_PARENT: Final = "adds the PodGroup to a CompositePodGroup, which is not supp
 class SchedulingPodGroup(ApiObject):
     """An upstream Kubernetes PodGroup: pods that start together.
 
+    A PodGroup that requests an unsupported feature has an error.
+
     Attributes
     ----------
     min_count

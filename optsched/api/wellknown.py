@@ -113,7 +113,7 @@ def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> s
     return next((annotations[key] for key in keys if annotations.get(key)), "")
 
 
-# --- truth ----------------------------------------------------------------------------------------
+# --- booleans -------------------------------------------------------------------------------------
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """The strings that Go's `strconv.ParseBool` parses as true."""

@@ -36,7 +36,7 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano's code for each task status (`SCH/api/types.go`); each code is a single bit."""
+"""Volcano's code for each task status (`pkg/scheduler/api/types.go`); each is a single bit."""
 
 READY, NOT_READY = 1, 2
 
@@ -186,7 +186,7 @@ def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
 
 
 def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
-    """Format base units as `api.Resource`, in which scalar resources are thousandths."""
+    """Format amounts in base units as `api.Resource`, which counts scalars in thousandths."""
     found = dict(amounts)
     scalars = {n: a * 1000 for n, a in found.items() if n not in (CPU, MEMORY, PODS)}
     return {
@@ -226,8 +226,8 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
 def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
     """Return the rejected nodes with reasons, and whether the reply covers all requested nodes.
 
-    Volcano's reply covers one node. The reason is in the field `errorMessage` of the reply, or in
-    its field `status` in newer versions.
+    In Volcano's protocol, a reply covers one node; its field `errorMessage`, or `status` in newer
+    versions, holds the reason.
     """
     found = _object(raw)
     if isinstance(found.get("nodeErrors"), dict):

@@ -60,7 +60,7 @@ def published_schema(kind: str) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to evict, the action that evicts it, and its preemptor: a gang or a plugin.
+    """A pod to evict, the action that evicts it, and the gang or plugin for which it is evicted.
 
     `to` is the node on which the pod restarts, or an empty string if it does not restart.
     """
@@ -188,11 +188,11 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
 
 def write_plan(plan: Plan) -> str:
     """Return a plan file's text; keys are sorted, so equal plans result in equal text."""
-    return written(plan_document(plan))
+    return format_document(plan_document(plan))
 
 
-def written(document: PlanDocument) -> str:
-    """Format plan file content as JSON text with sorted keys."""
+def format_document(document: PlanDocument) -> str:
+    """Format the content of a plan file as JSON text with sorted keys."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
@@ -284,7 +284,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Yield (pod key, list entries) for each pod in the field `name`."""
+    """Yield each pod key in the field `name`, with parsers for the list under the key."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):
@@ -387,7 +387,7 @@ def _seconds(fields: Fields) -> float:
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """Convert a document to a plan; return it and an error for each pod that the snapshot lacks.
+    """Return the plan in a document, and an error for each pod that the snapshot lacks.
 
     The actions are in an executable order: enqueue gangs, evict pods, bind pods, nominate pods.
     Actions of one type are sorted by key.

@@ -18,10 +18,10 @@ from optsched.formats.plan import (
     PlanDocument,
     encode_level,
     encode_plan,
+    format_document,
     parse_level,
     parse_plan,
     published_schema,
-    written,
 )
 from optsched.units import FieldError
 from optsched.units.input_errors import why_unreadable
@@ -82,7 +82,7 @@ class ModelIdentity:
     name, source
         Name of the model, and its origin: a file, or `model NAME` for a built-in model.
     text
-        Full model definition; values of keys that look like passwords are replaced by stars.
+        Full model definition, with asterisks for values whose keys suggest a password.
     plugins
         Files of custom plugins that the model may use.
 
@@ -176,7 +176,7 @@ class SolveResult:
     @property
     def plan_sha256(self) -> str | None:
         """SHA-256 of the plan file that `--out` writes, or None if there is no plan."""
-        return None if self.plan is None else checksum(written(self.plan))
+        return None if self.plan is None else checksum(format_document(self.plan))
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, given: object, found: tuple[object, str]) -> None:
-    """Reject a derived field, such as a checksum, that contradicts the fields it derives from."""
+    """Reject a computed field, such as a checksum, that contradicts the fields behind it."""
     value, origin = found
     if given != value:
         fields.reject(name, given, _CONTRADICTS.format(origin, json.dumps(value)))
@@ -374,7 +374,7 @@ def _plan(whole: Fields, errors: list[FieldError]) -> PlanDocument | None:
 def _number_of(fields: Fields, name: str) -> float:
     value = fields.raw(name)
     if value is None:
-        return 0.0  # another check reports a missing required field
+        return 0.0  # `Fields` has reported a missing required field.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         fields.reject(name, value, _NOT_A_NUMBER)
         return 0.0

@@ -1,7 +1,6 @@
 """Convert quantities, durations, times and resource amounts to exact integers.
 
 Strings such as "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z" are parsed only in this package.
-The package does not import `optsched.api`, which defines the fields of Kubernetes objects.
 """
 
 from __future__ import annotations

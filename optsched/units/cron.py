@@ -1,12 +1,13 @@
 """Parse schedules in cron notation and find their due times, like Go's robfig/cron/v3.
 
 A schedule has five fields: minute, hour, day of the month, month and day of the week. A field
-accepts lists, ranges, steps and names; `?` means `*`. Sunday is 0, and 7 is an error. Instead of
-five fields, a schedule may be a word such as `@daily`, or `@every` with a duration.
+accepts lists, ranges, steps and names; `?` means `*`. In the field for the day of
+the week, Sunday is 0, and 7 is an error. Instead of five fields, a schedule may be a word such as
+`@daily`, or `@every` with a duration.
 
-Source: `ParseStandard` and `SpecSchedule.Next`. If the clock skips an hour, the scheduled times in
-that hour are never due. If the clock repeats an hour, the scheduled times in that hour are due
-twice.
+Source: `ParseStandard` and `SpecSchedule.Next` of robfig/cron. If the clock skips an hour, the
+scheduled times in that hour are never due. If the clock repeats an hour, the scheduled times in
+that hour are due twice.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ _FIELDS: Final = (
 class Timetable:
     """The times at which a job is due: clock times, or a constant interval.
 
-    `any_day` and `any_weekday` are True if the field for days or weekdays allows every value. If
-    either is True, a job is due on days that match both fields; otherwise on days that match at
-    least one field. `every_s` is the interval in seconds, or 0 for clock times.
+    `any_day` is True if the field for the day of the month is `*` or `?`; so is `any_weekday` for
+    the day of the week. If `any_day` or `any_weekday` is True, a job is due on days that match both
+    fields; otherwise on days that match at least one of them. `every_s` is the interval in seconds,
+    or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -80,7 +82,7 @@ class Timetable:
 
 
 def parse_timetable(text: str) -> Timetable:
-    """Parse a schedule; `CronError` names the invalid field and the accepted values."""
+    """Parse a cron schedule; `CronError` names the invalid field and the accepted values."""
     if text.startswith(_EVERY):
         try:
             nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
@@ -107,7 +109,7 @@ def parse_timetable(text: str) -> Timetable:
 
 
 def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the values that a range or step allows, and whether it allows all values."""
+    """Return the numbers that a term such as `1-5/2` allows, and whether it is `*` or `?`."""
     span, slash, step_text = part.partition("/")
     step = _number(step_text, (), field, text) if slash else 1
     if span in ("*", "?"):
@@ -150,14 +152,14 @@ def _error(part: str, field: _Field, text: str) -> CronError:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""The time span that is searched for a due time.
+"""How far ahead of the start time `next_due_ms` searches.
 
-A schedule without a due time in this span, such as February 31, is never due.
+A schedule that is not due within five years, such as one for February 31, is never due.
 """
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
-    """Return the first due time after `after_ms` in milliseconds since 1970, or None."""
+    """Return the first due time after `after_ms`, both in ms since 1970; None if there is none."""
     if table.every_s:
         return (after_ms // 1000 + table.every_s) * 1000
     at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
@@ -171,14 +173,14 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time that is later than `after_ms` and at most `until_ms`, or None."""
+    """Return the last due time after `after_ms` and up to `until_ms`, in ms since 1970, or None."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None
     first = next_due_ms(table, after_ms, zone)
     if first is None or first > until_ms:
         return None
-    # A later start never leads to an earlier next due time, so binary search finds the last one.
+    # The next due time never decreases with the start time, so a binary search finds the last one.
     low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
     while low < high:
         middle = (low + high + 1) // 2
@@ -191,7 +193,7 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
 
 
 def _step(table: Timetable, at: datetime) -> datetime | None:
-    """Return the next candidate time after `at`, or None if the schedule is due at `at`."""
+    """Return the next time at which the schedule may be due, or None if it is due at `at`."""
     if at.month not in table.months:
         is_last = at.month == 12
         month = 1 if is_last else at.month + 1
@@ -209,10 +211,7 @@ def _step(table: Timetable, at: datetime) -> datetime | None:
 
 
 def _midnight(at: datetime, day: datetime) -> datetime:
-    """Return the first time on `day`.
-
-    The result is after `at`, even if the clock changes at midnight.
-    """
+    """Return the first time on `day` that is after `at`, even if the clock changes at midnight."""
     begins = day.replace(hour=0, minute=0, fold=0)
     begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
     return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)

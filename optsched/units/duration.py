@@ -95,7 +95,7 @@ def format_duration_ms(milliseconds: int) -> str:
 
 
 def parse_time_ms(text: object) -> int:
-    """Parse an RFC 3339 time into milliseconds since 1970; smaller fractions are truncated."""
+    """Parse an RFC 3339 time into milliseconds since 1970; fractions of a ms are truncated."""
     if not isinstance(text, str):
         raise TimestampError(text)
     return _time_ms(text)
@@ -170,7 +170,8 @@ class Hours(NamedTuple):
 def parse_hours(text: object) -> Hours:
     """Parse a range of hours of the day; two equal times mean the whole day.
 
-    A range is two times in Go's layout 15:04, joined by a hyphen. Raises `HoursError`.
+    A range is two times in Go's layout 15:04, joined by a hyphen. Raises `HoursError` for other
+    values.
     """
     match = _HOURS.fullmatch(text) if isinstance(text, str) else None
     if match is None:

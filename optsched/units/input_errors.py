@@ -37,7 +37,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of an error message: the path, and the value if there is one."""
+    """Return the start of an error message: a field's path, and its value unless it is missing."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
@@ -45,7 +45,7 @@ def describe_field(path: str, value: object, message: str) -> str:
 
 
 def quote(value: object) -> str:
-    """Return the value as JSON for a message, truncated after 60 characters."""
+    """Return a value as JSON for a message, truncated after 60 characters."""
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
@@ -62,9 +62,9 @@ def quote(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """Raised for an invalid `text`; `message` states the reason and what is accepted.
+    """Raised for an invalid value; `message` states the reason and what is accepted.
 
-    `accepted` is the default message.
+    `text` is the invalid value. `accepted` is the default of `message`.
     """
 
     accepted: ClassVar[str] = ""

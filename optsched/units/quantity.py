@@ -1,9 +1,9 @@
 """Parse whole and decimal numbers, Kubernetes quantities, and resource amounts.
 
 A quantity is a decimal number with an optional suffix, as in `resource.ParseQuantity`
-(k8s.io/apimachinery, pkg/api/resource). `Quantity` holds integer billionths (nanos) of any size;
-they do not overflow like Go's int64. docs/decisions/0003-quantities.md lists the differences from
-apimachinery.
+(k8s.io/apimachinery, pkg/api/resource). `Quantity` holds an integer number of
+billionths (nanos), which cannot overflow, unlike Go's int64. docs/decisions/0003-quantities.md
+lists the differences from apimachinery.
 
 The amount of a resource is an integer number of base units: thousandths of a CPU, bytes, or a
 count. Amounts are rounded up, as by `MilliValue` and `Value` in Volcano and kube-scheduler. For
@@ -26,7 +26,7 @@ MAX_BASE: Final = 2**63 - 1
 """The largest representable amount: the int64 maximum, which Go, NumPy and CP-SAT share."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount on a node or in a pod's request, so that 2,000 amounts add up within int64."""
+"""The largest amount of a resource on a node or in a pod; 2,000 such amounts add up to an int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
 """Maximum number of GPUs per node, which limits the memory that GPU allocation needs."""
@@ -61,16 +61,16 @@ class QuantityError(UnitError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact amount in integer nanos, without a resource name."""
+    """An exact quantity in billionths (nanos) of a unit."""
 
     nanos: int
 
     def value(self) -> int:
-        """Return the amount in whole units, rounded away from zero."""
+        """Return the quantity in whole units, rounded away from zero."""
         return divide_away(self.nanos, NANOS_PER_UNIT)
 
     def milli(self) -> int:
-        """Return the amount in thousandths of a unit, rounded away from zero."""
+        """Return the quantity in thousandths of a unit, rounded away from zero."""
         return divide_away(self.nanos, NANOS_PER_MILLI)
 
     def __add__(self, other: Quantity) -> Quantity:
@@ -187,7 +187,7 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Split named amounts into node resources and resources that only ResourceQuotas count.
+    """Split amounts into those of node resources and those that only ResourceQuotas count.
 
     `minResources` of a PodGroup may also name quota resources (`requests.cpu`, `limits.cpu`,
     `pods`, `count/pods`). An amount of `requests.X` also counts as an amount of the node resource
@@ -233,9 +233,9 @@ def parse_resource_list(
     """Parse a ResourceList into base units; returns amounts and an error per invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
-    if others are invalid. `path` is the path of the list in error messages. With `whole_devices`, a
-    fraction of a device is reported as an error, as for pod requests at the API server. The amount
-    is still returned, rounded up.
+    if others are invalid. Error messages name the list by `path`. With `whole_devices`, a fraction
+    of a device is an error, as for pod requests at the API server; it is still returned, rounded
+    up.
     """
     if obj is None:
         return {}, []
@@ -260,7 +260,7 @@ def parse_resource_list(
 
 
 def whole_amount(resource: str, value: object) -> int:
-    """Parse an amount of `resource` into base units; whole devices, e.g. GPUs, are rounded down.
+    """Parse an amount of `resource` into base units, and drop fractions of devices such as GPUs.
 
     Pods get whole devices, so the pods of a queue with 1.5 devices can hold only one device. Raises
     `QuantityError` like `parse_amount`.
@@ -302,7 +302,7 @@ def format_quantity(base: int, resource: str) -> str:
 
 
 def format_resource_list(amounts: Mapping[str, int]) -> dict[str, str]:
-    """Return the amounts as a ResourceList for a status field, sorted by resource name."""
+    """Return amounts in base units as a ResourceList, sorted by resource name."""
     return {name: format_quantity(amounts[name], name) for name in sorted(amounts)}
 
 

@@ -125,7 +125,7 @@ def state_folder() -> Path:
     help="Queue of pods that name no queue.",
 )
 @click.option(
-    "--loners",
+    "--bare_pods",
     type=click.Choice([each.value for each in BarePodRules]),
     default=BarePodRules.PLACE.value,
     help="Bare pods: place them one by one, or wait until controllers create their PodGroups.",
@@ -224,7 +224,7 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
                 tuple(given["names"]),
                 given["default_queue"],
                 Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
-                BarePodRules(given["loners"]),
+                BarePodRules(given["bare_pods"]),
                 frozenset(given["lifting_classes"]),
                 frozenset(given["device_schedulers"]),
                 given["overrides_budgets"],

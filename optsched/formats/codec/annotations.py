@@ -258,7 +258,7 @@ ANY_ZONE: Final = "*"
 SPREAD: Final = "spread"
 """The vGPU policy of a PodGroup whose pods must not share a vGPU."""
 
-_AS_THEY_ARE: Final = (
+_COPIED: Final = (
     wellknown.SCORING_TYPE,
     wellknown.SCORING_WEIGHT,
     wellknown.VGPU_MODE,
@@ -268,22 +268,22 @@ _AS_THEY_ARE: Final = (
     wellknown.VGPU_USE_UUID,
     wellknown.VGPU_AVOID_UUID,
 )
-_READ_FURTHER: Final = (
+_CONVERTED: Final = (
     wellknown.REVOCABLE_ZONE,
     wellknown.NUMA_TOPOLOGY_POLICY,
     wellknown.VGPU_PODGROUP_POLICY,
 )
-NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
+PLUGIN_ANNOTATIONS: Final = frozenset({*_COPIED, *_CONVERTED})
 """Keys of the annotations that are decoded into `TaskShape.notes`."""
 
-_READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
+_DETERMINING: Final = (*_COPIED, *_CONVERTED, wellknown.PREEMPTABLE)
 
 
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Return a key of all raw annotation values that determine a pod's plugin annotations."""
-    return (*map(annotations.get, _READ), spread_group(annotations, namespace))
+    """Return a cache key: the annotation values that determine a pod's plugin annotations."""
+    return (*map(annotations.get, _DETERMINING), spread_group(annotations, namespace))
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
@@ -313,7 +313,7 @@ def read_plugin_annotations(
     A preemptable pod may also use revocable nodes unless it has a revocable zone annotation.
     The only zone name with an effect is `*` (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
-    found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}
+    found = {key: annotations[key] for key in _COPIED if key in annotations}
     zone = annotations.get(wellknown.REVOCABLE_ZONE)
     implied = zone is None and is_true(annotations.get(wellknown.PREEMPTABLE))
     if zone == ANY_ZONE or implied:

@@ -73,7 +73,7 @@ _DELETED: Final = "Deleted"
 _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
-_ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
+_WHOLE_OR_SLICE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
 """Matches resource names that Huawei's device plugin advertises: whole chips and slices."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
@@ -143,13 +143,13 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """Return the chip type with the name `npu` from `chips`, else `KNOWN_CHIPS`, or None."""
+    """Return the chip type named `npu` in `chips` or else in `KNOWN_CHIPS`; None if unknown."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
 def is_npu(name: str) -> bool:
     """Return whether a resource name is a chip type that pods can share by templates."""
-    return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
+    return bool(_NAME.fullmatch(name)) and not _WHOLE_OR_SLICE.fullmatch(name)
 
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def is_npu_amount(resource: str) -> bool:
     return is_npu(name.removesuffix(_MEMORY).removesuffix(_CORE))
 
 
-class _NpuMarks:
+class _NpuAnnotations:
     """The set of pod annotation keys that describe NPUs."""
 
     def __contains__(self, key: object) -> bool:
@@ -286,7 +286,7 @@ class _NpuMarks:
         )
 
 
-NPU_MARKS: Final = _NpuMarks()
+NPU_ANNOTATIONS: Final = _NpuAnnotations()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:

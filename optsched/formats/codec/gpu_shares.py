@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.cluster.node_resources import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""(substring of GPU model names, MIG geometries) pairs; the first match applies."""
+"""Pairs of a substring of GPU model names, and MIG geometries; the first match applies."""
 
 
 class DeviceTable(NamedTuple):
@@ -147,15 +147,15 @@ CARDS: Final = "optsched.io/vgpus"
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
 """Node annotation in snapshot dumps: why the node's devices could not be read."""
 
-MAX_CARDS: Final = 1024
+MAX_SHARED_GPUS: Final = 1024
 """Maximum number of shared GPUs per node, which bounds memory use."""
-_TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
+_TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_SHARED_GPUS}"
 
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 _DELETED: Final = "Deleted"
 _MIG_INSTANCE: Final = re.compile(r"\[([^\[\]]*)\]$")
-_NOT_A_CARD: Final = (
+_NOT_A_GPU: Final = (
     "is not a GPU entry: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
 NOT_BOUND: Final = (
@@ -174,17 +174,17 @@ def read_shared_gpus(
 ) -> tuple[SharedGpu, ...]:
     """Read the shared GPUs and NPUs of a node.
 
-    Numbered GPUs come from the node's resources. vGPUs and NPUs come from its register annotations.
+    The node's resources state the numbered GPUs, and its register annotations the vGPUs and NPUs.
 
     `table` holds the MIG geometries of GPUs and the templates of NPUs.
 
     A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
-    reports more than `MAX_CARDS` GPUs of one kind, all GPUs of this kind are ignored.
+    reports more than `MAX_SHARED_GPUS` GPUs of one kind, all GPUs of this kind are ignored.
     """
     shared_gpus: list[SharedGpu] = []
     amounts = dict(offered)
     number, memory = amounts.get(GPU_NUMBER, 0), amounts.get(GPU_MEMORY, 0)
-    if memory and number > MAX_CARDS:
+    if memory and number > MAX_SHARED_GPUS:
         errors.append(FieldError(f"status.allocatable[{GPU_NUMBER}]", number, _TOO_MANY))
     elif memory and number:
         unhealthy = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
@@ -201,7 +201,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Set a device's partitions from `table`; return the same object if nothing changes."""
+    """Set the possible partitions of a GPU or NPU; return the same object if nothing changes."""
     if device.npu:
         chip = chip_of(device.npu, table.chips)
         return device if chip == device.chip else replace(device, chip=chip)
@@ -214,9 +214,9 @@ def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
 def _read_register(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
-    """Yield the vGPUs in a node's register annotation; invalid entries are skipped."""
+    """Yield the vGPUs in a node's register annotation; invalid vGPUs are reported and skipped."""
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
-    if text.count(":") > MAX_CARDS:
+    if text.count(":") > MAX_SHARED_GPUS:
         path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
         errors.append(FieldError(path, f"{text.count(':')} GPUs", _TOO_MANY))
         return
@@ -224,7 +224,7 @@ def _read_register(
         fields = part.strip().split(",")
         if len(fields) not in (5, 6) or not all(is_decimal_digits(f) for f in fields[1:3]):
             path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
-            errors.append(FieldError(path, part, _NOT_A_CARD))
+            errors.append(FieldError(path, part, _NOT_A_GPU))
             continue
         key, sharers, memory, model, health = fields[:5]
         mode = MIG if fields[5:] == [MIG] else HAMI_CORE
@@ -290,7 +290,7 @@ def read_gpu_share_requests(
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:
-    """Format GPU requests as number, memory, percent, cores and chip, separated by `;`."""
+    """Format requests as `number memory percent cores chip`, joined by semicolons."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
     )
@@ -326,8 +326,7 @@ def check_gpu_shares(
 ) -> tuple[GpuShare, ...]:
     """Drop GPU shares of device kinds for which a pod holds more devices than it requests.
 
-    Each dropped kind is reported as an error, because a user may have written the annotations. A
-    pod that no binder has bound holds no device.
+    Each dropped kind is reported as an error, because a user may have written the annotations.
     """
     if not uses:
         return ()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
-"""A member that selects several nodes, by a name pattern or by labels."""
+"""A selector of several member nodes, by a name pattern or by labels."""
 
 _MEMBERS: Final = "spec.members"
 _SHOWN: Final = 3
@@ -59,7 +59,7 @@ def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """Convert an item of a PodGroup's `subGroupPolicy` list to a domain rule."""
+    """Convert one policy in a PodGroup's `subGroupPolicy` to a domain rule."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,
@@ -114,7 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # An unused label is dropped, because every node has a host name label of its own.
+                # Host name labels are unique, so labels of removed nodes would accumulate.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)

@@ -183,7 +183,7 @@ _MODES = [mode.value for mode in ShardMode]
 
 
 def with_shards(sharding: Sharding, node_shards: Iterable[NodeShard]) -> Sharding:
-    """Return a sharding whose shards are those of the given NodeShards, sorted by name."""
+    """Return `sharding` with the given NodeShards as its shards, sorted by name."""
     shards = (
         Shard(each.name, tuple(sorted(set(each.wanted))), tuple(sorted(set(each.in_use))))
         for each in sorted(node_shards, key=lambda each: each.name)

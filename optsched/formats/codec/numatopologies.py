@@ -53,8 +53,8 @@ _Place = TypeVar("_Place")
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     """Parse a Numatopology; return the node name, its NUMA cells, and all field errors.
 
-    The NUMA cells are None if the object has no name. If any field is invalid, no part of the
-    Numatopology is used, because a wrong number of free CPUs is worse than none.
+    The NUMA cells are None if the object has no name. If any field is invalid, the whole
+    Numatopology is ignored, because a wrong number of free CPUs is worse than none.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -225,7 +225,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
         "policies": {CPU_MANAGER: STATIC, TOPOLOGY_MANAGER: numa.alignment.value},
         "resReserved": {CPU: str(sum(map(len, reserved)))},
         "numares": resources,
-        # CPUs are reserved in core order.
+        # The kubelet reserves CPUs in the order of their cores, and these have the lowest numbers.
         "cpuDetail": {
             str(n): {"numa": cell, "socket": 0, "core": n} for n, cell in cpus.cell_of.items()
         },
@@ -300,7 +300,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the exclusive devices of a non-Guaranteed pod with one container: only its GPUs."""
+    """Return the NUMA requests of a pod that is not Guaranteed and has one container: its GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 

@@ -14,8 +14,8 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import TopologyRequest
 from optsched.formats.codec.annotations import (
     DEVICE,
-    NOTES,
     OWNER,
+    PLUGIN_ANNOTATIONS,
     PROBLEM,
     WAITING_SINCE,
     read_reason,
@@ -23,7 +23,7 @@ from optsched.formats.codec.annotations import (
     waiting_since_ms,
     without_annotations,
 )
-from optsched.formats.codec.ascend_npus import NPU_MARKS
+from optsched.formats.codec.ascend_npus import NPU_ANNOTATIONS
 from optsched.formats.codec.gpu_shares import CARDS, VGPU_IDS
 from optsched.formats.codec.hypernodes import sub_group_rule, topology_request
 from optsched.formats.codec.nodes import IMAGES
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from optsched.formats.codec.pod_limits import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
-_UPSTREAM_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
-_GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
-AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
-POD_MARKS: Final = frozenset(
+_DECODED_UPSTREAM_ANNOTATIONS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
+_DECODED_ANNOTATIONS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
+ENDING_STATUSES: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+DECODED_POD_ANNOTATIONS: Final = frozenset(
     {
         wellknown.SUBMITTER,
         wellknown.PREEMPTABLE,
@@ -76,7 +76,7 @@ POD_MARKS: Final = frozenset(
         *wellknown.GROUP_NAME_ANNOTATIONS,
         wellknown.DATASETS,
         IMAGES,
-        *NOTES,
+        *PLUGIN_ANNOTATIONS,
     }
 )
 """Pod annotations that are decoded into fields of the task or gang."""
@@ -85,7 +85,7 @@ POD_MARKS: Final = frozenset(
 def gang_of_group(
     group: PodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return the gang of a PodGroup and its pods, and remarks that do not block the gang.
+    """Return the gang of a PodGroup with its pods, and field errors that do not block the gang.
 
     If the PodGroup has invalid fields, the gang has a problem.
     """
@@ -99,11 +99,11 @@ def gang_of_group(
     if group.errors:
         message = f"PodGroup {group.key}: {join_messages(group.errors)}"
         problem = Reason(ReasonCode.INVALID_POD_GROUP, message)
-    if is_left_over(members, group):
+    if has_lost_its_pods(members, group):
         phase = GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
         message = f"minMember is {group.min_member}, but only 0 pods exist"
         problem = problem or Reason(ReasonCode.NOT_ENOUGH_TASKS, message)
-    annotations = without_annotations(group.meta.annotations, _GROUP_MARKS)
+    annotations = without_annotations(group.meta.annotations, _DECODED_ANNOTATIONS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     if label is not None:
         annotations = {wellknown.PREEMPTABLE: label, **annotations}
@@ -135,12 +135,12 @@ def gang_of_group(
     return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
 
 
-def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
+def has_lost_its_pods(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup was created for existing pods that have all been deleted.
 
-    A PodGroup without pods exists as long as its owner, for example a suspended or failed Job. The
-    PodGroup must neither reserve resources nor be enqueued, because its owner creates pods without
-    waiting for the phase Inqueue. Volcano Jobs, in contrast, do wait for the phase Inqueue.
+    Such a PodGroup exists as long as its owner, for example a suspended or failed Job. It must
+    neither reserve resources nor be enqueued, because its owner creates pods without waiting for
+    the phase Inqueue. Volcano Jobs, in contrast, do wait for the phase Inqueue.
     """
     owner = group.meta.controller
     if members or owner is None:
@@ -175,7 +175,7 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
 def gang_of_scheduling_group(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return the gang of a PodGroup and its pods, and remarks that do not block the gang."""
+    """Return the gang of an upstream PodGroup, and field errors that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
     # A PodGroup with neither priority nor PriorityClass has the highest priority of its pods.
@@ -204,7 +204,7 @@ def gang_of_scheduling_group(
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
         phase=GangPhase.INQUEUE,
         tasks=members,
-        annotations=without_annotations(group.meta.annotations, _UPSTREAM_MARKS),
+        annotations=without_annotations(group.meta.annotations, _DECODED_UPSTREAM_ANNOTATIONS),
         topology=TopologyRequest(label=group.topology_key) if group.topology_key else None,
         problem=problem,
     )
@@ -240,7 +240,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     if name in {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}:
         message = f"{group_text} of pod {first.key} does not exist yet: controllers will create it"
     created = min(task.created_ms for task in members)
-    is_over = all(task.status in AT_THEIR_END for task in members)
+    is_over = all(task.status in ENDING_STATUSES for task in members)
     return Gang(
         key=key,
         queue=queue,
@@ -272,7 +272,9 @@ def implicit_gang(task: Task, queue: str, priority: int, annotations: Mapping[st
         waiting_since_ms=waiting_since_ms(annotations, task.created_ms),
         phase=phase,
         tasks=(task,),
-        annotations=without_annotations(without_annotations(annotations, POD_MARKS), NPU_MARKS),
+        annotations=without_annotations(
+            without_annotations(annotations, DECODED_POD_ANNOTATIONS), NPU_ANNOTATIONS
+        ),
         is_implicit=True,
     )
 
@@ -280,7 +282,10 @@ def implicit_gang(task: Task, queue: str, priority: int, annotations: Mapping[st
 # --- shuffle times --------------------------------------------------------------------------------
 
 MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept, as tenants may add annotations."""
+"""Maximum number of plugins whose shuffle times are kept.
+
+Tenants may write shuffle annotations with any number of plugin names.
+"""
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 USAGE: Final = "optsched.io/usage"
 PPM: Final = 1_000_000
 
-_QUEUE_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER, USAGE})
+_DECODED_ANNOTATIONS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER, USAGE})
 _TOLERANCE_EXAMPLE: Final = (
     "write 0, a fraction such as 0.2 or 20%, or amounts such as cpu=4,nvidia.com/gpu=2"
 )
@@ -72,7 +72,7 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 def queue_of(queue: ApiQueue) -> Queue:
     """Convert a Queue object to a domain queue; a queue with invalid fields accepts no jobs.
 
-    If `deserved` is not set, the guarantee is used.
+    The guarantee of a resource is also its deserved amount if the queue states none.
     """
     tolerated, tolerance_error = tolerance(queue)
     problem = read_reason(queue.meta.annotations)
@@ -91,7 +91,7 @@ def queue_of(queue: ApiQueue) -> Queue:
         created_ms=queue.meta.creation_ms,
         state=QueueState(queue.status.state.value),
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
-        annotations=without_annotations(queue.meta.annotations, _QUEUE_MARKS),
+        annotations=without_annotations(queue.meta.annotations, _DECODED_ANNOTATIONS),
         node_groups=node_groups(queue),
         tolerance=tolerated,
         problem=problem,

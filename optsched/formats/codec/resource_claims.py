@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
 Kubernetes: k8s.io/api/resource/v1, KEP-4381. In v1beta1, requests lack the field `exactly`, and
-devices have an additional field `basic`. This module reads v1, v1beta2 and v1beta1.
+devices have an additional field `basic`.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _device_need(
 def _variant(fields: Fields, name: str) -> DeviceNeed:
     is_all = fields.text("allocationMode") == _ALL
     capacity = fields.record("capacity")
-    # Parsing rounds amounts to resource units, so the quantities as written are kept too.
+    # `Fields.amounts` rounds to base units, but the capacity of a device is compared exactly.
     written = capacity.raw("requests")
     quantities = written if isinstance(written, dict) else {}
     return DeviceNeed(
@@ -270,7 +270,7 @@ def _find_blocker(fields: Fields) -> str:
     return ""
 
 
-class Stock(NamedTuple):
+class OfferedDevices(NamedTuple):
     """The devices that ResourceSlices offer.
 
     Attributes
@@ -288,7 +288,7 @@ class Stock(NamedTuple):
     in_flux: frozenset[str]
 
 
-def stock_of(slices: Iterable[Slice]) -> Stock:
+def collect_devices(slices: Iterable[Slice]) -> OfferedDevices:
     """Collect the devices of ResourceSlices, from the newest generation of each pool."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
@@ -310,7 +310,7 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
         if found[node]
     }
     elsewhere = in_order.pop("", ())
-    return Stock(in_order, elsewhere, frozenset(in_flux))
+    return OfferedDevices(in_order, elsewhere, frozenset(in_flux))
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -542,6 +542,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in created:
-            # If the pod's status lists the name without a claim, the template needs no claim.
+            # A status that lists the name without a claim states that no claim is needed.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

@@ -119,7 +119,7 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
-    """Format a selector as `meta/v1.LabelSelector` that has only `matchExpressions`, in order."""
+    """Format a selector as a `meta/v1.LabelSelector` with `matchExpressions` only."""
     return {"matchExpressions": [_condition(each) for each in selector.requirements]}
 
 

@@ -1,8 +1,4 @@
-"""Errors in cluster objects, with object, field, value, and accepted values.
-
-InstanceError(Exception)    a file or folder that contains no cluster
-└─ ObjectProblem            one error in one object, which does not affect other objects
-"""
+"""Errors in cluster objects, with object, field, value, and accepted values."""
 
 from __future__ import annotations
 
@@ -77,5 +73,5 @@ def diagnostics_of(
 
 
 def join_messages(errors: Iterable[FieldError]) -> str:
-    """Join errors into one sentence, for the message of a `Reason`."""
+    """Join field errors with semicolons, for the message of a `Reason`."""
     return "; ".join(map(str, errors))

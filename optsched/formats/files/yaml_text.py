@@ -36,7 +36,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Maximum number of values after alias expansion: a constant, plus a factor per character."""
+"""The maximum number of values after alias expansion: a constant, and values per character."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -105,7 +105,7 @@ class Document:
     item_lines
         Line numbers of the objects in the document's list `items`; empty if unknown.
     end
-        Number of characters from the start of the text to the end of the document's part.
+        Position in the text, in characters, at which the document ends.
 
     """
 
@@ -118,7 +118,7 @@ class Document:
 def read_yaml(text: str) -> Iterator[Document | TextError]:
     """Yield the documents of a text in order; an invalid document does not affect later ones.
 
-    An error about a duplicate key precedes the document. The last value of a duplicate key applies.
+    If a key occurs twice in a mapping, its last value applies, and an error precedes the document.
     """
     starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
     line = 0
@@ -186,11 +186,11 @@ def write_yaml(value: object) -> str:
     return plaintext.printable(text, keep="\n\t")
 
 
-# --- parts ----------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:
-    """Yield the documents in a part of a text; the part starts at `line`, counted from 0."""
+    """Yield the documents between two `---` lines; `line` is the number of preceding lines."""
     try:
         loader = _LOADER(part)
     except UnicodeEncodeError as e:
@@ -239,7 +239,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """Yield the documents in a part of the text, each preceded by its errors."""
+        """Yield each document, preceded by its errors."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []

@@ -222,11 +222,11 @@ class ClusterObjects:
         self.refresh_priorities()
         if self._namespaces.refresh(used_namespaces):
             # A namespace annotation may name the queue for gangs without a PodGroup.
-            self.pods.touched_gangs.update(
+            self.pods.changed_gangs.update(
                 key for key in self.pods.gangs if key not in self.gangs.groups
             )
         if self.queues.refresh():
-            self.pods.touched_gangs.update(self.gangs.guested)
+            self.pods.changed_gangs.update(self.gangs.queue_dependent_gangs)
         for store in (self._budgets, self._quotas, self.shards):
             store.refresh()
         self.gangs.refresh()
@@ -244,7 +244,7 @@ class ClusterObjects:
             quotas=self._quotas.values,
             sharding=self.shards.sharding,
             devices=self.devices.refresh(),
-            priority_classes=self.gangs.table.values,
+            priority_classes=self.gangs.priorities.values,
             last_shuffle_ms=shuffles,
             usage=self.queues.usage,
         )
@@ -313,8 +313,8 @@ def assemble(
     Parameters
     ----------
     objects
-        Manifests, or objects from an API server. An object without a namespace is in `default`. A
-        missing creation time is replaced by the object's position, in milliseconds.
+        Manifests, or objects from an API server. An object without a namespace is in `default`. An
+        object without a creation time was created i ms after 1970, where i is its index.
     options
         The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms
@@ -406,7 +406,7 @@ class _ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # Annotations for snapshot dumps have no effect in a live cluster.
+                # Only in a dump may objects have annotations for snapshot dumps.
                 ordered = {
                     key: _Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()

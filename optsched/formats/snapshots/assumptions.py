@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from optsched.api.wellknown import MOVES
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import QueueGate, Task, TaskStatus
-from optsched.formats.codec.pod_groups import is_left_over
+from optsched.formats.codec.pod_groups import has_lost_its_pods
 
 if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
@@ -52,13 +52,13 @@ class AssumedEviction:
     bound: AssumedBind | None = None
 
     def apply_to(self, reported: Task) -> Task:
-        """See `AssumedBind`."""
+        """Apply the assumption to a task as reported by the API server."""
         if self.bound is not None and self.bound.is_unconfirmed(reported):
             reported = self.bound.apply_to(reported)
         return replace(reported, status=TaskStatus.RELEASING, is_evicted=True)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`."""
+        """Return whether the task still runs, or its assumed bind is unconfirmed."""
         awaits_bind = self.bound is not None and self.bound.is_unconfirmed(reported)
         return awaits_bind or reported.status.is_standing
 
@@ -73,11 +73,11 @@ class AssumedNomination:
     node: str
 
     def apply_to(self, reported: Task) -> Task:
-        """See `AssumedBind`."""
+        """Apply the assumption to a task as reported by the API server."""
         return replace(reported, nominated_node=self.node)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`. Other writers may change the nomination after its confirmation."""
+        """Return whether the task is pending without the assumed nomination."""
         is_confirmed = reported.nominated_node == self.node
         return reported.status is TaskStatus.PENDING and not is_confirmed
 
@@ -119,12 +119,12 @@ def uid_of(gang: Gang) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangAssumptions:
-    """Assumed phases of PodGroups, and assumed annotations of move times.
+    """Assumed phases of PodGroups, and assumed annotations that record moves of pods.
 
     Attributes
     ----------
     moves
-        (UID, assumed annotation that records when plugins moved pods), keyed by gang.
+        UID of the PodGroup, and its assumed annotation `wellknown.MOVES`, keyed by gang.
     enqueued
         UIDs of PodGroups that are assumed to be enqueued, keyed by gang.
 
@@ -149,7 +149,7 @@ class GangAssumptions:
         if gang.key in self.enqueued:
             is_confirmed = gang.phase is not GangPhase.PENDING
             is_same = gang.uid == self.enqueued[gang.key]
-            if is_confirmed or not is_same or (group and is_left_over(gang.tasks, group)):
+            if is_confirmed or not is_same or (group and has_lost_its_pods(gang.tasks, group)):
                 del self.enqueued[gang.key]
             else:
                 gang = replace(gang, phase=GangPhase.INQUEUE)

@@ -10,7 +10,7 @@ from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.wellknown import ADMITTED_QUEUE, format_joined
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
 from optsched.formats.codec.pod_groups import (
-    AT_THEIR_END,
+    ENDING_STATUSES,
     ShuffleTimes,
     gang_of_group,
     gang_of_scheduling_group,
@@ -52,14 +52,15 @@ class GangStore:
     ----------
     groups
         PodGroups as stored on the API server, keyed by gang.
-    table
+    priorities
         The values of the current priority classes.
     group_problems
         Kind and invalid fields of PodGroups, keyed by gang.
     flaws
         Reports of pods that may not join the gang that they name, keyed by gang.
-    guested
-        Keys of gangs with pods whose users differ from the PodGroup's user.
+    queue_dependent_gangs
+        Keys of the gangs whose pods depend on a queue's access lists. These gangs are assembled
+        again after each change of a queue.
     shuffles
         The times at which plugins last moved pods to better nodes.
 
@@ -74,14 +75,14 @@ class GangStore:
         queues: QueueStore,
     ) -> None:
         self.groups: dict[str, PodGroup] = {}
-        self.table = Priorities()
+        self.priorities = Priorities()
         self.group_problems: dict[str, tuple[Kind, tuple[FieldError, ...]]] = {}
         self._options = options
         self._pods = pods
         self._namespaces = namespaces
         self._queues = queues
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
-        self.guested: set[str] = set()
+        self.queue_dependent_gangs: set[str] = set()
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
@@ -99,19 +100,19 @@ class GangStore:
         store_or_drop(self.groups, key, group)
         if group is not None:
             self.shuffles.add_annotations(group.meta.annotations)
-        self._pods.touched_gangs.add(key)
+        self._pods.changed_gangs.add(key)
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Store the state of a `scheduling.k8s.io` PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], upstream_gang_key(key), group)
-        self._pods.touched_gangs.add(upstream_gang_key(key))
+        self._pods.changed_gangs.add(upstream_gang_key(key))
 
-    def set_priorities(self, table: Priorities) -> None:
+    def set_priorities(self, priorities: Priorities) -> None:
         """Set the values of the priority classes; all gangs with a PodGroup are assembled again."""
-        self.table = table
-        self._pods.set_priorities(table)
-        self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
+        self.priorities = priorities
+        self._pods.set_priorities(priorities)
+        self._pods.changed_gangs.update(self.groups, *self._scheduling_groups.values())
 
     def assume_bound(self, key: str) -> None:
         """Record the queue in which a gang was admitted, before its first pod is bound."""
@@ -120,15 +121,15 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume, until a watch confirms it, that `text` is the gang's annotation of move times."""
+        """Assume, until a watch confirms it, that a gang has the annotation `MOVES` with `text`."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._assumed.moves[key] = uid_of(gang), text
-            self._pods.touched_gangs.add(key)
+            self._pods.changed_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Drop the assumed annotations of move times for all gangs."""
-        self._pods.touched_gangs.update(self._assumed.moves)
+        """Drop the assumed annotations `MOVES` of all gangs."""
+        self._pods.changed_gangs.update(self._assumed.moves)
         self._assumed.moves.clear()
 
     def assume_enqueued(self, key: str) -> bool:
@@ -140,12 +141,12 @@ class GangStore:
         if group is None or self._assumed.enqueued.get(key) == group.meta.uid:
             return False
         self._assumed.enqueued[key] = group.meta.uid
-        self._pods.touched_gangs.add(key)
+        self._pods.changed_gangs.add(key)
         return True
 
     def forget_enqueued(self) -> None:
         """Drop the assumptions that gangs are enqueued."""
-        self._pods.touched_gangs.update(self._assumed.enqueued)
+        self._pods.changed_gangs.update(self._assumed.enqueued)
         self._assumed.enqueued.clear()
 
     def revoke_enqueued(self, key: str) -> bool:
@@ -156,19 +157,19 @@ class GangStore:
         if key not in self._assumed.enqueued or self._pods.gang_tasks(key):
             return False
         del self._assumed.enqueued[key]
-        self._pods.touched_gangs.add(key)
+        self._pods.changed_gangs.add(key)
         return True
 
     def hold_gang(self, key: str, reason: Reason) -> None:
         """Exclude a gang from scheduling until `release_gang` is called."""
         self._held[key] = reason
-        self._pods.touched_gangs.add(key)
+        self._pods.changed_gangs.add(key)
 
     def release_gang(self, key: str) -> bool:
         """Allow scheduling of a gang again; return whether `hold_gang` had excluded it."""
         if self._held.pop(key, None) is None:
             return False
-        self._pods.touched_gangs.add(key)
+        self._pods.changed_gangs.add(key)
         return True
 
     # --- gangs -----------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class GangStore:
 
     def refresh(self) -> None:
         """Assemble the gangs whose pods or PodGroup changed since the last call."""
-        for key in self._pods.touched_gangs:
+        for key in self._pods.changed_gangs:
             gang = self._assemble(key)
             gang = self._keep_admitted_queue(key, gang)
             gang = self._limit_priority(key, gang)
@@ -189,11 +190,11 @@ class GangStore:
                 self._gangs.remove(key)
             else:
                 self._gangs.store(key, self._assumed.apply_to(gang, self.groups.get(key)))
-        self._pods.touched_gangs.clear()
+        self._pods.changed_gangs.clear()
 
     def _assemble(self, key: str) -> Gang | None:
         self.group_problems.pop(key, None)
-        self.guested.discard(key)
+        self.queue_dependent_gangs.discard(key)
         self.flaws.pop(key, None)
         if self._pods.has_only_foreign_pods(key):
             return None
@@ -205,13 +206,13 @@ class GangStore:
             if not tasks and group.meta.deletion_ms is not None:
                 # A finalizer keeps the PodGroup, but no pod will use its `minResources`.
                 return None
-            gang, remarks = gang_of_group(group, tasks, self.table)
+            gang, remarks = gang_of_group(group, tasks, self.priorities)
             if group.errors or remarks:
                 self.group_problems[key] = kinds.POD_GROUP, (*group.errors, *remarks)
         elif found is not None:
             kind, upstream = found
             queue = self._options.default_queue
-            gang, remarks = gang_of_scheduling_group(upstream, tasks, self.table, queue)
+            gang, remarks = gang_of_scheduling_group(upstream, tasks, self.priorities, queue)
             if upstream.errors or remarks:
                 self.group_problems[key] = kind, (*upstream.errors, *remarks)
         elif not tasks:
@@ -238,11 +239,11 @@ class GangStore:
         the access lists of the queue, may have changed since the pod's creation. When controllers
         create a PodGroup for the pod, admission checks access again.
         """
-        if task.status.holds_resources or task.status in AT_THEIR_END or not pod.submitters:
+        if task.status.holds_resources or task.status in ENDING_STATUSES or not pod.submitters:
             return None
         named = self._queues.by_key.get(queue)
         if named is None:
-            self.guested.add(key)
+            self.queue_dependent_gangs.add(key)
             return None
         is_restricted = (
             any(named.access_lists.values())
@@ -252,7 +253,7 @@ class GangStore:
         denied = [each.user for each in pod.submitters if not named.lists(each, task.namespace)]
         if not is_restricted or not denied:
             return None
-        self.guested.add(key)
+        self.queue_dependent_gangs.add(key)
         message = (
             f"user {denied[0]} may not use queue {queue} without a review by admission: pod "
             f"{task.key} waits until controllers have created a PodGroup for it"
@@ -284,8 +285,8 @@ class GangStore:
             guests = [subject for subject in pod.submitters if subject.user not in own]
             if not guests:
                 continue
-            self.guested.add(key)
-            is_fixed = task.status.holds_resources or task.status in AT_THEIR_END
+            self.queue_dependent_gangs.add(key)
+            is_fixed = task.status.holds_resources or task.status in ENDING_STATUSES
             queue = self._queues.by_key.get(named)
             if is_fixed or queue is None:
                 continue
@@ -320,8 +321,8 @@ class GangStore:
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
         """Keep a gang in the queue in which it was admitted while any of its pods holds resources.
 
-        The deletion of a PodGroup, or a change of its queue, does not release resources in use. If
-        the scheduler starts later, it reads the queue from the annotations of the pods.
+        The deletion of a PodGroup, or a change of its queue, does not release resources in use.
+        After a restart, the scheduler reads the queue from the annotations of the pods.
         """
         holding = () if gang is None else [t for t in gang.tasks if t.status.holds_resources]
         if gang is None or not holding:

@@ -312,7 +312,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot that was not read from files: its manifests' hash."""
+    """Return the identity of a snapshot that was not read from files: a hash of its objects."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

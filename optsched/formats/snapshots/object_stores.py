@@ -15,11 +15,11 @@ from optsched.formats.codec.nodes import parse_node, with_shards
 from optsched.formats.codec.numatopologies import parse_numa
 from optsched.formats.codec.queues import queue_of, read_usage, with_builtin_queues
 from optsched.formats.codec.resource_claims import (
-    Stock,
+    OfferedDevices,
+    collect_devices,
     parse_device_claim,
     parse_device_class,
     parse_slice,
-    stock_of,
 )
 from optsched.formats.codec.volumes import (
     Storage,
@@ -207,7 +207,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """A store of PersistentVolumeClaims; a changed volume or class makes it parse them again."""
+    """A store of PersistentVolumeClaims, parsed again if a volume or storage class changes."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -277,7 +277,7 @@ class VolumeStore:
 class DeviceStore:
     """A store of ResourceClaims, DeviceClasses and ResourceSlices in their newest API versions.
 
-    Assumed device allocations are treated like recorded ones.
+    Assumed device allocations are treated like allocations that the API server has stored.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -330,8 +330,8 @@ class DeviceStore:
     def record_stored(self, claim: str, version: int, reported: int | None) -> bool:
         """Record the resource version with which the server stored an assumed allocation.
 
-        `reported` is the version in the newest report, if known. Returns True if the assumption is
-        dropped: the report is newer and shows no allocation.
+        `reported` is the resource version in the newest report, if known. Returns True if the
+        assumption is dropped: the report is newer and shows no allocation.
         """
         assumed = self._assumed.get(claim)
         if assumed is None:
@@ -357,9 +357,9 @@ class DeviceStore:
         for key, assumed in self._assumed.items():
             if key in claims and claims[key].allocation is None:
                 claims[key] = replace(claims[key], allocation=assumed.allocation)
-        stock = Stock(self._shown.on_node, self._shown.elsewhere, self._shown.in_flux)
+        stock = OfferedDevices(self._shown.on_node, self._shown.elsewhere, self._shown.in_flux)
         if self._are_slices_stale:
-            stock = stock_of(_newest(list(self._slices.values())).values())
+            stock = collect_devices(_newest(list(self._slices.values())).values())
         found = Devices(claims, _newest(list(self._classes.values())), *stock)
         if found != self._shown:
             self._shown = found

@@ -14,7 +14,7 @@ from optsched.cluster.task import Task, TaskStatus
 from optsched.formats.codec.annotations import without_annotations
 from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
-from optsched.formats.codec.pod_groups import AT_THEIR_END
+from optsched.formats.codec.pod_groups import ENDING_STATUSES
 from optsched.formats.codec.pods.reader import (
     PodDecoder,
     claims_of,
@@ -98,17 +98,17 @@ class PodStore:
 
     Attributes
     ----------
-    touched_gangs
+    changed_gangs
         Keys of gangs whose tasks have changed; the reader of the set clears it.
     flaws
-        Flaws keyed by kind and object key, such as annotations that claim devices.
+        Flaws of pods and PodGroups, such as false device annotations, keyed by kind and object key.
 
     """
 
     def __init__(
         self, options: DecodeOptions, builder: SnapshotBuilder, problems: Problems
     ) -> None:
-        self.touched_gangs: set[str] = set()
+        self.changed_gangs: set[str] = set()
         self.flaws: dict[tuple[Kind, str], Flaw] = {}
         self._options = options
         self._builder = builder
@@ -164,7 +164,7 @@ class PodStore:
 
     def _decode(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
         reported = self._decode_with_devices(raw, is_created=is_created)
-        self._record_foreign(reported.key, "" if is_over else self._decoder.group_elsewhere(raw))
+        self._record_foreign(reported.key, "" if is_over else self._decoder.foreign_gang_key(raw))
         if is_over or not (reported.gang or reported.status.holds_resources):
             self._problems.pop((kinds.POD, reported.key), None)
             self._remove(reported.key)
@@ -309,9 +309,9 @@ class PodStore:
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
-    def set_priorities(self, table: Priorities) -> None:
+    def set_priorities(self, priorities: Priorities) -> None:
         """Set the priority classes; decode again the pods whose priority depends on them."""
-        self._decoder.priorities = table
+        self._decoder.priorities = priorities
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
             if raw is not None:
@@ -336,7 +336,7 @@ class PodStore:
 
         The annotation `volcano.sh/task-priority` is ignored, because it applies only within a gang.
         """
-        standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
+        standing = (self._pods[task.key] for task in tasks if task.status not in ENDING_STATUSES)
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
@@ -352,7 +352,7 @@ class PodStore:
         if gang:
             self._foreign_group_by_pod[key] = gang
             self._foreign_pods.setdefault(gang, set()).add(key)
-        self.touched_gangs.update({before, gang} - {""})
+        self.changed_gangs.update({before, gang} - {""})
 
     def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task
@@ -368,7 +368,7 @@ class PodStore:
             self._unindex(before.task)
         if task.gang:
             self._by_gang.setdefault(task.gang, {})[task.key] = task
-            self.touched_gangs.add(task.gang)
+            self.changed_gangs.add(task.gang)
         if task.status.holds_resources:
             self._builder.add_resident(task, task.node)
 
@@ -378,13 +378,13 @@ class PodStore:
             del tasks[task.key]
             if not tasks:
                 del self._by_gang[task.gang]
-            self.touched_gangs.add(task.gang)
+            self.changed_gangs.add(task.gang)
         if task.status.holds_resources:
             self._builder.remove_resident(task.key, task.node)
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and its assumption, or None if the report resolves it."""
+    """Return the reported task, and its assumption unless the report settles it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

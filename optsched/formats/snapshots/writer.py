@@ -341,7 +341,9 @@ def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
     """Yield all claims, each with its volumes or storage class."""
-    yield from _offers(c for c in claims if c.waits_for_consumer and not c.problem)
+    yield from _candidate_volume_objects(
+        c for c in claims if c.waits_for_consumer and not c.problem
+    )
     classes: dict[tuple[object, ...], str] = {}
     for claim in claims:
         annotations = {PROBLEM: claim.problem} if claim.problem else {}
@@ -375,7 +377,7 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
             yield _claim(claim.key, {"volumeName": name}, "Bound", annotations)
 
 
-def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
+def _candidate_volume_objects(claims: Iterable[Claim]) -> Iterator[Manifest]:
     """Yield the candidate volumes of waiting claims, and the storage classes of the volumes."""
     by_class: dict[str, list[Claim]] = {}
     for claim in claims:

@@ -1,1 +1,1 @@
-"""Convert job traces in published formats to optsched's trace format."""
+"""Readers of job traces, in published formats and in optsched's own."""

@@ -30,15 +30,15 @@ from optsched.formats.traces.published_jobs import (
     MOST_NODES,
     MOST_TASKS,
     NOTHING,
-    Part,
     Table,
+    TaskGroup,
     TracedJob,
     build_trace,
     equal_nodes,
     equal_tasks,
     folder_name,
     instant_ms,
-    listed_nodes,
+    require_nodes,
 )
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 from optsched.units.input_errors import why_unreadable
@@ -66,7 +66,7 @@ _NO_MACHINES: Final = (
 _NEVER_RAN: Final = "never ran, so its number of GPUs and its duration are unknown"
 
 
-class _Broken(Exception):
+class _InvalidJob(Exception):
     """An error in a job; its arguments are the field, its value and a message."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
@@ -108,7 +108,7 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         machines = tuple(
             Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus
         )
-        nodes = listed_nodes(listed, machines, problems, "machines with GPUs, one per row")
+        nodes = require_nodes(listed, machines, problems, "machines with GPUs, one per row")
     jobs = sorted(_philly_jobs(file, problems), key=lambda job: (job.at_ms, job.name))
     return build_trace(file.stem, jobs, nodes, problems)
 
@@ -124,7 +124,7 @@ def _philly_jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob
         where = f"{file.name}[{number}]"
         try:
             yield _philly_job(entry, where)
-        except _Broken as error:
+        except _InvalidJob as error:
             name = str(entry.get("jobid", "")) if isinstance(entry, dict) else ""
             value = repr(error.value) if error.path else None
             problem = TraceProblem("Job", name, error.path, value, error.message, where)
@@ -133,21 +133,21 @@ def _philly_jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob
 
 def _philly_job(entry: object, where: str) -> TracedJob:
     if not isinstance(entry, dict):
-        raise _Broken("", None, "is not an object with jobid, vc, submitted_time and attempts")
+        raise _InvalidJob("", None, "is not an object with jobid, vc, submitted_time and attempts")
     for field in ("jobid", "vc"):
         value = entry.get(field)
         if not isinstance(value, str) or value in NOTHING:
-            raise _Broken(field, value, "is not a name")
+            raise _InvalidJob(field, value, "is not a name")
     attempts = entry.get("attempts")
     if not isinstance(attempts, list):
-        raise _Broken("attempts", attempts, "is not a list")
+        raise _InvalidJob("attempts", attempts, "is not a list")
     if not attempts:
-        raise _Broken("", None, _NEVER_RAN)
+        raise _InvalidJob("", None, _NEVER_RAN)
     return TracedJob(
         name=entry["jobid"],
         at_ms=_time(entry, "submitted_time", ""),
         duration_ms=_duration_ms(attempts),
-        parts=_tasks_of_attempt(attempts),
+        task_groups=_tasks_of_attempt(attempts),
         queue=entry["vc"],
         user=user if isinstance(user := entry.get("user"), str) and user not in NOTHING else "",
         where=where,
@@ -157,31 +157,33 @@ def _philly_job(entry: object, where: str) -> TracedJob:
 def _time(entry: Mapping[str, Any], field: str, path: str) -> int:
     found = instant_ms(str(entry.get(field)))
     if found is None:
-        raise _Broken(path + field, entry.get(field), _NO_TIME)
+        raise _InvalidJob(path + field, entry.get(field), _NO_TIME)
     return found
 
 
-def _has_status(attempt: object, field: str) -> bool:
+def _has_time(attempt: object, field: str) -> bool:
     return isinstance(attempt, dict) and str(attempt.get(field)) not in NOTHING
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
     """Return the total duration of the complete attempts in ms, or None for an unfinished job."""
-    if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
+    if _has_time(attempts[-1], "start_time") and not _has_time(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False
     for i, attempt in enumerate(attempts):
-        if _has_status(attempt, "start_time") and _has_status(attempt, "end_time"):
+        if _has_time(attempt, "start_time") and _has_time(attempt, "end_time"):
             start, end = (_time(attempt, f, f"attempts[{i}].") for f in ("start_time", "end_time"))
             if end < start:
-                raise _Broken(f"attempts[{i}].end_time", attempt["end_time"], _BACKWARDS)
+                raise _InvalidJob(f"attempts[{i}].end_time", attempt["end_time"], _BACKWARDS)
             total, is_known = total + end - start, True
     if not is_known:
-        raise _Broken("attempts", len(attempts), "has no attempt with both start_time and end_time")
+        raise _InvalidJob(
+            "attempts", len(attempts), "has no attempt with both start_time and end_time"
+        )
     return total
 
 
-def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
+def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[TaskGroup, ...]:
     """Return one task per machine of the last attempt that used machines."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
@@ -195,10 +197,12 @@ def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
             isinstance(gpus, list) and all(isinstance(gpu, str) for gpu in gpus) for gpus in listed
         ):
             path = f"attempts[{i}].detail"
-            raise _Broken(path, detail, _NO_MACHINES)
+            raise _InvalidJob(path, detail, _NO_MACHINES)
         numbers = list(map(len, listed))
-        return tuple(Part(numbers.count(n), {GPU: n}) for n in sorted(set(numbers), reverse=True))
-    raise _Broken("", None, _NEVER_RAN)
+        return tuple(
+            TaskGroup(numbers.count(n), {GPU: n}) for n in sorted(set(numbers), reverse=True)
+        )
+    raise _InvalidJob("", None, _NEVER_RAN)
 
 
 # --- Helios and Acme ------------------------------------------------------------------------------
@@ -254,7 +258,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         )
         gpus = sum(amount for queue in queues for _, amount in queue.deserved)
         offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
-        nodes = listed_nodes(table, offered, problems, _NO_GPUS)
+        nodes = require_nodes(table, offered, problems, _NO_GPUS)
     jobs = sorted(_slurm_jobs(_HELIOS, file, problems), key=lambda job: job.at_ms)
     return build_trace(folder_name(file.parent), jobs, nodes, problems, queues)
 
@@ -292,7 +296,7 @@ def _slurm_jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Itera
             name=row.name,
             at_ms=at_ms,
             duration_ms=row.milliseconds("duration"),
-            parts=equal_tasks(num_nodes, demands),
+            task_groups=equal_tasks(num_nodes, demands),
             queue=row.text("vc") if "vc" in row.cells else "default",
             user=row.text("user") if row.has_value("user") else "",
             where=row.where,
@@ -334,7 +338,7 @@ _NO_TASK_RAN: Final = "is unknown: no task of the job has a start_time"
 class _PaiRole:
     """One row of the task table; times are in milliseconds, or None if missing."""
 
-    part: Part
+    group: TaskGroup
     start_ms: int | None
     end_ms: int | None
 
@@ -374,7 +378,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
             node = Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
             if row.is_sound:
                 machines.append(node)
-        nodes = listed_nodes(file, tuple(machines), problems, "one machine per row")
+        nodes = require_nodes(file, tuple(machines), problems, "one machine per row")
     roles: dict[str, list[_PaiRole]] = defaultdict(list)
     invalid: set[str] = set()
     for row in _PAI_TASK.read(folder / PAI_TASKS, problems):
@@ -397,7 +401,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 
 def _pai_role(row: Row) -> _PaiRole:
     row.text("job_name")
-    row.reach("gpu_type")
+    row.require("gpu_type")
     number = row.integer("inst_num", MOST_TASKS)
     percent = row.number("plan_gpu") if row.has_value("plan_gpu") else 0
     if percent > _WHOLE and percent % _WHOLE:
@@ -415,7 +419,7 @@ def _pai_role(row: Row) -> _PaiRole:
         row.reject("end_time", _BACKWARDS)
     model = row.cells["gpu_type"] if row.has_value("gpu_type") and percent else None
     return _PaiRole(
-        Part(
+        TaskGroup(
             number=number,
             demands=demands,
             role=row.text("task_name"),
@@ -429,7 +433,7 @@ def _pai_role(row: Row) -> _PaiRole:
 
 def _pai_job(row: Row, roles: dict[str, list[_PaiRole]], invalid: set[str]) -> Iterator[TracedJob]:
     at_ms, name = row.milliseconds("start_time"), row.text("job_name")
-    row.reach("end_time")
+    row.require("end_time")
     user = row.text("user") if row.has_value("user") else ""
     own_roles = roles.get(name, [])
     if name in invalid or not row.is_sound:
@@ -442,5 +446,5 @@ def _pai_job(row: Row, roles: dict[str, list[_PaiRole]], invalid: set[str]) -> I
     is_over = len(ends) == len(timed)
     duration_ms = max(ends) - min(start for start, _ in timed) if is_over else None
     yield TracedJob(
-        name, at_ms, duration_ms, tuple(r.part for r in own_roles), user=user, where=row.where
+        name, at_ms, duration_ms, tuple(r.group for r in own_roles), user=user, where=row.where
     )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.published_jobs import (
     MOST_TASKS,
-    Part,
     Table,
+    TaskGroup,
     TracedJob,
     build_trace,
     folder_name,
@@ -170,7 +170,7 @@ def _read_cluster(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Foun
             name=f"{file.stem}-{number:05d}",
             at_ms=row.milliseconds("arrival_time"),
             duration_ms=duration_ms,
-            parts=(Part(gpus, {GPU: 1}),),
+            task_groups=(TaskGroup(gpus, {GPU: 1}),),
             queue=file.stem,
             where=row.where,
         )

@@ -24,8 +24,8 @@ from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 from optsched.formats.traces.published_jobs import (
-    Part,
     Table,
+    TaskGroup,
     TracedJob,
     build_trace,
     model_affinity,
@@ -64,8 +64,8 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     All pods are pending, because the pod list describes arrivals.
 
     A pod's whole GPUs become a request for `nvidia.com/gpu`, and its share of a GPU becomes a
-    device request. GPU models become node labels, and required node affinities of pods. Every
-    pod is a gang.
+    device request. GPU models become node labels, and required node affinities of pods. Each
+    pod is a gang of its own.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def read_header(file: Path) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """One row of a pod list, parsed.
+    """A pod in a pod list.
 
     Attributes
     ----------
@@ -373,5 +373,7 @@ def _read_job(row: Row, pod: PodRow) -> TracedJob:
         row.reject("deletion_time", _BACKWARDS)
     if start_ms < at_ms and row.is_sound:
         row.reject("scheduled_time", _TOO_EARLY)
-    part = Part(number=1, demands=pod.demands, gpu_milli=pod.gpu_share_milli, models=pod.models)
-    return TracedJob(row.name, at_ms, end_ms - start_ms, (part,), where=row.where)
+    group = TaskGroup(
+        number=1, demands=pod.demands, gpu_milli=pod.gpu_share_milli, models=pod.models
+    )
+    return TracedJob(row.name, at_ms, end_ms - start_ms, (group,), where=row.where)

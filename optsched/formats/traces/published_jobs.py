@@ -80,11 +80,8 @@ class Row:
         """Return whether a cell has a value."""
         return (self.cells.get(column) or "").strip() not in NOTHING
 
-    def reach(self, column: str) -> None:
-        """Report a problem if the row ends before a column.
-
-        An empty cell in the column is accepted.
-        """
+    def require(self, column: str) -> None:
+        """Report a problem if the row ends before a column; an empty cell is accepted."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
 
@@ -227,7 +224,7 @@ _NO_NAME: Final = "is empty: every job needs a name"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskGroup:
     """A group of equal tasks in a job.
 
     Attributes
@@ -266,7 +263,7 @@ class TracedJob:
         The queue to which the job was submitted.
     user
         The user who submitted the job; empty if the trace does not name users.
-    parts
+    task_groups
         The tasks of the job, which must all start together.
 
     """
@@ -274,13 +271,13 @@ class TracedJob:
     name: str
     at_ms: int
     duration_ms: int | None
-    parts: tuple[Part, ...]
+    task_groups: tuple[TaskGroup, ...]
     queue: str = DEFAULT_QUEUE
     user: str = ""
     where: str = ""
 
 
-def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
+def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[TaskGroup, ...]:
     """Split `demands` as equally as possible over `num_tasks` tasks.
 
     Tasks with larger requests come first.
@@ -291,7 +288,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
     # For each resource, the first `more` tasks request one unit more than the others.
     ends = sorted({num_tasks, *(more for _, more in split.values() if more)})
     return tuple(
-        Part(
+        TaskGroup(
             end - start,
             dict(amounts({name: each + (start < more) for name, (each, more) in split.items()})),
         )
@@ -305,17 +302,12 @@ def equal_nodes(number: int, offers: Mapping[str, int]) -> tuple[Node, ...]:
     return tuple(Node(name, amounts(offers), labels={HOSTNAME: name}) for name in names)
 
 
-def listed_nodes(
+def require_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
     """Return the nodes if there are any; otherwise raise InstanceError.
 
-    `wanted` describes the expected node table for the error message.
-
-    Raises
-    ------
-    InstanceError
-        The table lists no nodes.
+    The error message states that the file needs `wanted`.
     """
     if nodes:
         return nodes
@@ -396,26 +388,26 @@ class _ArrivalFactory:
         if not job.name:
             problems.append(TraceProblem("Job", "", "name", "''", _NO_NAME, job.where))
             return None
-        shaped = [(part, self._shape(part)) for part in job.parts if part.number]
+        shaped = [(group, self._shape(group)) for group in job.task_groups if group.number]
         if not any(shape.request or shape.device for _, shape in shaped):
             self.num_idle += 1
             return None
         key = f"{DEFAULT_NAMESPACE}/{job.name}"
         at_ms = job.at_ms - self._start_ms
         tasks: list[Task] = []
-        for part, shape in shaped:
-            prefix = f"{key}-{part.role}-" if part.role else f"{key}-"
+        for group, shape in shaped:
+            prefix = f"{key}-{group.role}-" if group.role else f"{key}-"
             tasks += [
                 Task(
                     f"{prefix}{index}",
                     shape,
                     TaskStatus.PENDING,
                     gang=key,
-                    role=part.role,
+                    role=group.role,
                     index=index,
                     created_ms=at_ms,
                 )
-                for index in range(len(tasks), len(tasks) + part.number)
+                for index in range(len(tasks), len(tasks) + group.number)
             ]
         gang = Gang(
             key=key,
@@ -428,14 +420,14 @@ class _ArrivalFactory:
         )
         return Arrival(at_ms, gang, job.duration_ms, where=job.where)
 
-    def _shape(self, part: Part) -> TaskShape:
-        demands = {r: n for r, n in part.demands.items() if n and r in self._offered}
-        milli = part.gpu_milli if GPU in self._offered else 0
-        key = (amounts(demands), milli, part.models)
+    def _shape(self, group: TaskGroup) -> TaskShape:
+        demands = {r: n for r, n in group.demands.items() if n and r in self._offered}
+        milli = group.gpu_milli if GPU in self._offered else 0
+        key = (amounts(demands), milli, group.models)
         if key not in self._shapes:
             self._shapes[key] = TaskShape(
                 request=amounts(demands),
-                node_affinity=model_affinity(part.models),
+                node_affinity=model_affinity(group.models),
                 device=DeviceRequest(1, milli) if milli else None,
             )
         return self._shapes[key]

@@ -191,7 +191,7 @@ _FIELDS: Final = {
     "grace_ms": "grace",
     "min_member": "minAvailable",
 }
-"""Field names in a trace file, keyed by the attribute that holds the field's value."""
+"""Names of fields in a trace file, keyed by attribute of `Arrival` or `Gang`."""
 
 
 def _with_field_names(problem: TraceProblem) -> TraceProblem:
@@ -213,7 +213,7 @@ def is_trace_file(path: Path) -> bool:
     return _KIND_LINE.search(head) is not None
 
 
-# --- parts ----------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 def _sound_records(
@@ -284,7 +284,7 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
 def _event(fields: Fields, number: int) -> NodeEvent:
     at_ms, node = fields.duration_ms("at"), _nonempty_text(fields, "node")
     change = _nonempty_text(fields, "change")
-    turn = NodeChange(change) if change else NodeChange.DOWN  # An invalid change is reported.
+    turn = NodeChange(change) if change else NodeChange.DOWN  # An invalid change has been reported.
     return NodeEvent(at_ms or 0, node, turn, where=f"nodeEvents[{number}]")
 
 
@@ -341,11 +341,6 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     nodes
         The nodes for the replay, or None to use the nodes in the trace. `acme` and `gavel` traces
         list no nodes.
-
-    Returns
-    -------
-    Found
-        The trace, and the skipped parts, each with reason, file and row.
 
     Raises
     ------

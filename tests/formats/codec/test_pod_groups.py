@@ -87,7 +87,7 @@ def test_an_invalid_group_says_why_in_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("name", "owner", "tasks", "is_left_over"),
+    ("name", "owner", "tasks", "has_lost_its_pods"),
     [
         ("podgroup-u", "v1/Pod", (), True),
         ("podgroup-u", "v1/Pod", (task("p"),), False),
@@ -101,7 +101,7 @@ def test_an_invalid_group_says_why_in_one_sentence():
     ],
 )
 def test_a_group_made_for_pods_reserves_nothing_once_they_have_left(
-    name: str, owner: str, tasks: tuple[Task, ...], *, is_left_over: bool
+    name: str, owner: str, tasks: tuple[Task, ...], *, has_lost_its_pods: bool
 ):
     made = group(name)
     made["status"] = {"phase": "Inqueue"}
@@ -111,9 +111,9 @@ def test_a_group_made_for_pods_reserves_nothing_once_they_have_left(
             {"apiVersion": version, "kind": kind, "name": "p", "uid": "u", "controller": True}
         ]
     found = gang(made, tasks)
-    assert found.phase is (GangPhase.PENDING if is_left_over else GangPhase.INQUEUE)
+    assert found.phase is (GangPhase.PENDING if has_lost_its_pods else GangPhase.INQUEUE)
     reason = None if found.problem is None else found.problem.code
-    assert reason is (ReasonCode.NOT_ENOUGH_TASKS if is_left_over else None)
+    assert reason is (ReasonCode.NOT_ENOUGH_TASKS if has_lost_its_pods else None)
 
 
 def test_a_gang_that_has_run_waits_since_then():

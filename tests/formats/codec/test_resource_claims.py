@@ -10,10 +10,10 @@ import pytest
 from optsched.cluster.dra_devices import DeviceId, DeviceNeed, Version, is_class_quota
 from optsched.formats.codec.resource_claims import (
     ClaimBook,
+    collect_devices,
     parse_device_claim,
     parse_device_class,
     parse_slice,
-    stock_of,
 )
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
@@ -161,13 +161,13 @@ def test_pools_count_when_they_are_complete_in_their_newest_generation() -> None
         return parse_slice({**made, "metadata": {"name": name}})[0]
 
     old, new = part("old", 1, 1, "d0"), part("new", 2, 2, "d1")
-    assert stock_of([old, new]) == ({}, (), {"n"})
-    both = stock_of([old, new, part("more", 2, 2, "d2")])
+    assert collect_devices([old, new]) == ({}, (), {"n"})
+    both = collect_devices([old, new, part("more", 2, 2, "d2")])
     assert [d.id.device for d in both.on_node["n"]] == ["d1", "d2"]
     assert not both.in_flux
     everywhere = parse_slice(device_slice("n", "d0", nodeName=None, allNodes=True))[0]
     assert everywhere is not None
-    found = stock_of([everywhere])
+    found = collect_devices([everywhere])
     assert (found.on_node, [d.id.device for d in found.elsewhere]) == ({}, ["d0"])
 
 

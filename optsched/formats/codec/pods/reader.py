@@ -114,7 +114,7 @@ class DecodeOptions:
     scheduler_names: tuple[str, ...] = SCHEDULER_NAMES
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
-    loners: BarePodRules = BarePodRules.PLACE
+    bare_pods: BarePodRules = BarePodRules.PLACE
     lifting_classes: frozenset[str] | None = None
     device_schedulers: frozenset[str] | None = None
     guarantees_override_budgets: bool = False
@@ -144,7 +144,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # Other references to `TaskShape` objects are weak, so finished jobs use no memory.
+        # All other references to `TaskShape` objects are weak, so finished jobs use no memory.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -156,7 +156,7 @@ class PodDecoder:
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """Decode a pod; return its task, field errors, and remarks that do not block placement."""
+        """Decode a pod; return its task, and all field errors, even those that do not block it."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
@@ -228,8 +228,8 @@ class PodDecoder:
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """Return the queue of a pod without a PodGroup.
 
-        `namespace` holds the annotations of the pod's namespace. The queue of a bound pod is the
-        queue of admission that the binder recorded.
+        `namespace` holds the annotations of the pod's namespace. For a bound pod, the queue that
+        the binder recorded takes precedence.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (
@@ -266,7 +266,7 @@ class PodDecoder:
     def _with_claims(
         self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
     ) -> TaskShape:
-        """Add ResourceClaims to a pod's `TaskShape`; a bound pod only gets their queue usage."""
+        """Add ResourceClaims to a `TaskShape`; for a bound pod, only what its queue is charged."""
         book, counted = self.book, [shape.request]
         by_key: list[str] = []
         by_request: list[DeviceClaimRequest] = []
@@ -289,7 +289,7 @@ class PodDecoder:
             )
         )
 
-    def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
+    def foreign_gang_key(self, pod: Mapping[str, Any]) -> str:
         """Return the gang key for the PodGroup that another scheduler's pod names, or ""."""
         spec = _mapping(pod, "spec")
         if spec.get("schedulerName") in self.options.scheduler_names:
@@ -303,7 +303,7 @@ class PodDecoder:
         if spec.get("schedulerName") not in self.options.scheduler_names:
             return ""
         group = gang_named_by(meta.annotations, spec)
-        if not group and self.options.loners is BarePodRules.PLACE:
+        if not group and self.options.bare_pods is BarePodRules.PLACE:
             group = IMPLICIT_PREFIX + meta.name
         elif not group:
             owner = meta.controller
@@ -405,7 +405,7 @@ def task_index(meta: ObjectMeta) -> int:
     return int(text)
 
 
-# --- parts ----------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 
 
 def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:

@@ -121,9 +121,9 @@ def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
 
 
 MOST_TERMS: Final = 100
-"""Maximum length of each list of constraints, and of the list of resources, of a pod."""
+"""Maximum number of terms in each list of a pod's constraints, and of resources in its request."""
 MOST_REQUIREMENTS: Final = 1000
-"""Maximum number of label requirements in all terms of a list of constraints together."""
+"""Maximum number of label requirements in all terms of one list of constraints."""
 _LIMITED: Final = {
     "node_selector": "spec.nodeSelector",
     "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",

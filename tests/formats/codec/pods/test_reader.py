@@ -62,7 +62,7 @@ def told(made: Any) -> str:
 
 
 def test_pods_without_a_group_wait_for_the_one_that_is_made_for_them():
-    decoder = PodDecoder(DecodeOptions(loners=BarePodRules.WAIT))
+    decoder = PodDecoder(DecodeOptions(bare_pods=BarePodRules.WAIT))
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "u1"}
     owned = pod("a", uid="u", ownerReferences=[{**owner, "controller": True}])
     assert task(owned, decoder).gang == "ns/podgroup-u1"
