@@ -24,6 +24,7 @@ import warnings
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.accounting import Ledger, Outcome
 from optsched.plugins.custom.proposals import Action, Displace, Place, View
 from optsched.plugins.declaration import Argument, Kind, Plugin, Value
 from optsched.plugins.extension_points import (
@@ -36,8 +37,6 @@ from optsched.plugins.extension_points import (
     Switch,
     Violation,
 )
-from optsched.plugins.ledger import Ledger
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.verification.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Sense
     from optsched.cluster.reasons import Reason
     from optsched.cluster.task import Task
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.reasons import Reason
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.custom.extender import Outside
     from optsched.plugins.custom.isolation import Faults
     from optsched.plugins.extension_points import Blocker, Room
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Certificate, Evict, LevelStatus, Plan
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.devices.device_claims import count_cut_searches
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.fairness import queue_shares
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.costly_gangs import count_left_gangs

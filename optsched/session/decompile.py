@@ -10,9 +10,9 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import gang_end_ms
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.explanations.explain import RANK, Explainer
 from optsched.plugins.ordering.fifo import NO_GANG, build_order_reason, fifo_lines, first_in_order
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import EnqueueExplanation
 from optsched.problem.decisions import Decisions
 from optsched.units import amount_text

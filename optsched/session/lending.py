@@ -17,11 +17,11 @@ import numpy as np
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.eviction.entitled import RECLAIM
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.gang_levels import Placed, Started, dominant_weights
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.proportion import LEND_IDLE, Proportion, find_firmness, own_shares
 from optsched.problem.arrays import UNPLACED, ranges
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy

@@ -16,15 +16,15 @@ import numpy as np
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.extension_points import Greedy, Switch
 from optsched.plugins.gangs.gang import next_entries
-from optsched.plugins.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.reasons import Reason
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.tiers import Tiers
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import Incumbent, LevelResult, LevelStatus, Progress, changes_level
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, is_no_worse
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.extension_points import is_domain_level
 from optsched.plugins.gangs.gang import excess_resources
-from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming
 from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities, useful_capacity

@@ -17,10 +17,10 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.eviction.moves import SHUFFLE, Mover, describe_broken_gang, has_period_passed
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.extension_points import Switch
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks

@@ -12,8 +12,8 @@ import numpy as np
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.cluster.topology import sub_group_of
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks

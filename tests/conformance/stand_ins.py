@@ -13,8 +13,8 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
 

@@ -10,6 +10,7 @@ import pytest
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskShape
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.objectives.gang_levels import (
     PPB,
     Shortfall,
@@ -17,7 +18,6 @@ from optsched.plugins.objectives.gang_levels import (
     dominant_weights,
     task_levels,
 )
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions

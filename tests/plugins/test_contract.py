@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from optsched.cluster.decisions import Allocate, Enqueue, LevelStatus, Sense
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.accounting import Ledger, Outcome
 from optsched.plugins.custom.extender import Extender, Question, Reply, Verb
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.devices.gpu_shares import shares_devices
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.objectives.levels import LEVELS, build_levels
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.tree_fairness import HierarchicalDrf, OverTime

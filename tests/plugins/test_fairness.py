@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 from optsched.cluster.decisions import PPM
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.fairness import _find_exceeded_limits, ideal_parts, queue_shares

@@ -12,6 +12,7 @@ import pytest
 from optsched.cluster.decisions import LevelStatus
 from optsched.cluster.task import DeviceRequest, TaskShape
 from optsched.formats.traces.openb_cluster import read_openb
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.devices.fragmentation import (
     SHARES,
     FragLevel,
@@ -24,7 +25,6 @@ from optsched.plugins.devices.fragmentation import (
 )
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.nodes.node_filters import NodeAffinity
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.problem.compile import compile_problem

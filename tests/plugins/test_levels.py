@@ -9,10 +9,10 @@ import pytest
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.snapshot import Queue
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.extension_points import Switch, is_node_level
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.capacity import Capacity

@@ -9,9 +9,9 @@ import numpy as np
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import Budgets, Cooldown
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem

@@ -10,10 +10,10 @@ import pytest
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.topology import Topology, TopologyMode, TopologyRequest
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.gangs.gang import SubGroups
 from optsched.plugins.ordering.gang_order import Priority
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.network_topology import LEVEL, NetworkTopology
 from tests.support.engines import Bench, binds, reason

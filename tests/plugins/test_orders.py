@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.plugins.accounting import Ledger, Outcome
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.ordering.gang_order import Priority
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity, deserved_amounts
 from optsched.plugins.shares.drf import Drf, LeastShare

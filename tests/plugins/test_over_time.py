@@ -12,7 +12,7 @@ from hypothesis import given
 from optsched.cluster.amounts import Usage
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.snapshot import Queue
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf

@@ -8,10 +8,10 @@ import numpy as np
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.explanations.explain import PlacedState
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from tests.support.engines import Bench

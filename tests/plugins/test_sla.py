@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.gangs.enqueueing import Overcommit
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.ordering.gang_order import Sla
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.gangs.gang import Gang as GangRule
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.topology.task_topology import TaskTopology, read_roles

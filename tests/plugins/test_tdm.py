@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Evict
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.nodes.tdm import Tdm
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet

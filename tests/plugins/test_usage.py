@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from optsched.cluster.snapshot import Load, Node
 from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.nodes.usage import Estimate, Usage
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import RuleSet

@@ -6,7 +6,7 @@ import pytest
 
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import Claim, Volume
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.storage.volumes import VolumeFill
 from optsched.problem.compile import compile_problem

@@ -12,9 +12,8 @@ import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.ledger import Ledger
+from optsched.plugins.accounting import Ledger, Outcome
 from optsched.plugins.objectives.levels import NodeScore
-from optsched.plugins.outcome import Outcome
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.verification import world

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

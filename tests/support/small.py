@@ -36,7 +36,7 @@ from optsched.cluster.topology import (
     TopologyMode,
     TopologyRequest,
 )
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.verification.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions

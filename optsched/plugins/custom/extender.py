@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Queue
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from optsched.cluster.reasons import Reason
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import LiveScorer, NodeModel, Room, Scorer
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem

@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     )
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.devices.device_matching import Bond, Option
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.selectors import NodeSelector
     from optsched.cluster.task import TaskShape
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import LiveScorer
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from optsched.cluster.node_resources import NumaNeed
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import LiveScorer, NodeModel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.linear import LinearModel

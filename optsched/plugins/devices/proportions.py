@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.task import Task
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

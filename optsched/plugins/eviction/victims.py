@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Evict
     from optsched.cluster.snapshot import Budget, Gang, Queue, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

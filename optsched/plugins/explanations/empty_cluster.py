@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.extension_points import Rule
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.accounting import Ledger
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.extension_points import Greedy, Room
 from optsched.plugins.gangs.gang import next_entries
-from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import CapacityExplanation, select_overriding
 from optsched.plugins.shares.proportion import Proportion
 from optsched.units import PODS, amount_text, count_noun
@@ -21,9 +21,9 @@ from optsched.units import PODS, amount_text, count_noun
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.explanations.empty_cluster import Lack
     from optsched.plugins.extension_points import Rule
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.cluster.snapshot import Gang, Quota, Snapshot
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangRow

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.selectors import Taint
     from optsched.cluster.task import HostPort, TaskShape
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import AnyLevel, NodeModel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import NodeGroups, Snapshot
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import TaskShape
-    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

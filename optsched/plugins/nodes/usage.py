@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Load, Node
     from optsched.cluster.task import TaskShape
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import LiveScorer
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

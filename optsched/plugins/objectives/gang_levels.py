@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Outcome
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem

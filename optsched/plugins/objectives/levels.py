@@ -20,8 +20,8 @@ from optsched.plugins.shares.tree_fairness import FAIR_SHARE, OverTime
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.extension_points import AnyLevel
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem

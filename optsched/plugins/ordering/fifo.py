@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation

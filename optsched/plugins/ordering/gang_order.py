@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.snapshot import Gang
-    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.accounting import Ledger
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import CapacityReservation
     from optsched.cluster.task import Task
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import NodeModel, Room
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import Placement, World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation

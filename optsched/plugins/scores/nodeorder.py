@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import LiveScorer, Scorer
-    from optsched.plugins.ledger import Ledger
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.relations import Term, TermKey

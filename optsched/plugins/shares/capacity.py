@@ -24,8 +24,8 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import GangLevel
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

@@ -23,9 +23,8 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import GangLevel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem

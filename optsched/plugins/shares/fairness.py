@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.cluster.reasons import Reason
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Outcome
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem

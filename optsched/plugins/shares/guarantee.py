@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Queue
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import GangLevel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64
     from optsched.problem.formulation import Formulation

@@ -42,8 +42,7 @@ from optsched.units import PODS, amount_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.cluster.snapshot import Queue
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import GangLevel
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.shares.tree_shares import Contest, Path
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64

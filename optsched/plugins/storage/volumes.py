@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Claim, Snapshot, Volume
     from optsched.cluster.task import TaskShape
     from optsched.cluster.volumes import Selects
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem

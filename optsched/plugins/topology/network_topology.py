@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.task import Task
     from optsched.cluster.topology import TopologyRequest
+    from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
-    from optsched.plugins.ledger import Ledger
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Choice, Formulation

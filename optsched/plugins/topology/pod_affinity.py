@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.task import Task
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import LiveScorer
-    from optsched.plugins.ledger import Ledger
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
 

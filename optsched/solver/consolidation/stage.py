@@ -14,9 +14,9 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.cluster.relocation import is_successor, nominated, relocate, successor_of
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.objectives.levels import build_levels
-from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.plugins.ledger import Ledger
+from optsched.plugins.accounting import Ledger
 from optsched.problem.arrays import UNPLACED, without_marked
 from optsched.problem.running import without_terminating
 from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable

@@ -16,8 +16,8 @@ from optsched.problem.running import without_residents
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from optsched.plugins.accounting import Ledger
     from optsched.plugins.extension_points import LiveScorer
-    from optsched.plugins.ledger import Ledger
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem

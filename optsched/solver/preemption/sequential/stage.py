@@ -16,10 +16,10 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Entitlement
+from optsched.plugins.accounting import Outcome
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import ended_gangs
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
-from optsched.plugins.outcome import Outcome
 from optsched.problem.decisions import count_nominations
 from optsched.problem.running import running_tasks
 from optsched.solver.preemption.sequential.compile import EvictionCompiler

@@ -13,7 +13,7 @@ import pytest
 from optsched.cluster.decisions import Sense
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.outcome import Outcome
+from optsched.plugins.accounting import Outcome
 from optsched.policy.load import load_policy
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
