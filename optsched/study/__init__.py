@@ -1,1 +1,1 @@
-"""Scheduling studies: emulated clusters, synthetic workloads and comparisons of policies."""
+"""Scheduling studies: emulated clusters, synthetic workloads and comparisons of models."""

@@ -31,7 +31,7 @@ _FINISHED: Final = ("finished",)
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The result of one grid cell."""
+    """The result of one replay in the grid."""
 
     model: str
     trace: str

@@ -210,7 +210,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return one cell per model, trace and seed; `given` holds the traces."""
+    """Return one cell per model, trace and seed; `given` maps (trace name, seed) to a trace."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()

@@ -47,8 +47,8 @@ class Experiment:
     workload: Workload
     classes: I64  # Class (T,) of each pod.
     pool: Pool  # The nodes, and one pod per element of `classes`.
-    fgd: Layout  # Placement by FGD, as pod counts.
-    placed: list[PodPlacement]  # Placement by FGD, pod by pod.
+    fgd: Layout  # Number of pods of each class on each node under FGD.
+    placed: list[PodPlacement]  # Placement of each placed pod under FGD.
     rank: I64  # Rank (N,) by which FGD breaks ties between nodes.
 
     def percent(self, milli: float) -> float:

@@ -65,7 +65,7 @@ def fits_one_more(states: States, requests: Requests) -> Bool:
 
 
 def sort_of(requests: Requests) -> I64:
-    """Return the pod-type bit (K,) of each class, as in `States.sorts`; 0 if it requests no GPU."""
+    """Return the bit (K,) of each class in `States.sorts`; 0 for classes that request no GPU."""
     found: I64 = np.where(
         requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
     )

@@ -307,7 +307,7 @@ def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
         return None
     layout = empty_layout(pool)
     late: list[_Item] = []
-    # Per node class: the number (Y, Z) of GPU shares of each size on each shared GPU.
+    # For each node class, the number (Y, Z) of GPU shares of each size on each shared GPU.
     devices = program.devices(values)
     for node_class, pods in enumerate(program.pods(values).astype(np.int64).T):
         nodes = np.flatnonzero(node_class_of == node_class)

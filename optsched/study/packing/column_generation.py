@@ -248,7 +248,7 @@ class Columns:
         uses
             Number of uses of each column, possibly fractional.
         left
-            The remaining items (K,).
+            Number (K,) of remaining items of each type.
 
         """
         chosen: list[Copies] = []
@@ -271,7 +271,7 @@ class Columns:
         uses
             Number of uses of each column, possibly fractional.
         left
-            The remaining items (K,).
+            Number (K,) of remaining items of each type.
         noise
             Weight of random noise, 0 to 1.
         part

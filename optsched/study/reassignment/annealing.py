@@ -40,7 +40,9 @@ large processes can still swap machines, and small processes then rearrange arou
 class Style:
     """The moves that one annealing step considers; no style is best for all instances."""
 
-    large: float  # Fraction of processes drawn with probability proportional to demand.
+    # Fraction of the drawn processes that are drawn with probability proportional to their demand;
+    # the others are drawn uniformly.
+    large: float
     # `swapped` is the number of processes to swap, `against` the number of candidate partners.
     swapped: int
     against: int

@@ -44,7 +44,8 @@ class Instance:
     # machine. Processes occupy transient resources of their initial machine even after they have
     # moved away.
     capacity: F64
-    # Demand (C, P), spare amount (C, M) and weight (C,) of each cost term.
+    # Demand (C, P), threshold (C, M) above which the demand has a cost, and weight (C,) of each cost
+    # term.
     demand: F64
     spare: F64
     weight: F64
@@ -137,7 +138,7 @@ class Instance:
 
 
 def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, spare amounts and weights of the cost terms whose weight is positive.
+    """Return demand, thresholds and weights of the cost terms whose weight is positive.
 
     If no weight is positive, return the first cost term.
     """
@@ -161,7 +162,7 @@ def _numbered(names: Sequence[int]) -> I64:
 
 
 def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, ...]:
-    """Return for each of `number` services the sorted second elements of its pairs."""
+    """Return for each of `number` services the sorted services that follow it in a pair."""
     found: list[set[int]] = [set() for _ in range(number)]
     for service, other in pairs:
         found[service].add(other)
@@ -199,7 +200,7 @@ class AssignmentState:
     """A feasible assignment, with its cost and the cost changes of moves.
 
     `machine_of` (P,) is the machine of each process. `cost` is the total cost. `excess` (C, M) is
-    each machine's demand minus its spare amount, for each cost term. `slack` (R, M) is the idle
+    each machine's demand minus its threshold, for each cost term. `slack` (R, M) is the idle
     capacity. `term_cost` (M,) is the sum of the cost terms on each machine.
     """
 

@@ -45,8 +45,8 @@ class Prices:
 def usual_prices(instance: Instance) -> Prices:
     """Return the prices that give the challenge's own bound.
 
-    The price of a cost term is its weight if the total demand exceeds the total spare amount. All
-    other prices are zero.
+    The price of a cost term is its weight if the total demand exceeds the sum of all thresholds.
+    All other prices are zero.
     """
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)

@@ -32,7 +32,7 @@ _DEAR: Final = 12
 """Maximum number of processes that may move from a costly machine."""
 
 _ANYONE: Final = 0.3
-"""Fraction of the mean weight that is added to each weight when spare machines are drawn."""
+"""Fraction of the mean weight that is added to each weight when machines are drawn."""
 
 _ANYWAY: Final = 0.15
 """Minimum probability of each neighbourhood type, even of one that has saved no cost."""
@@ -129,7 +129,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _choose_overloaded(self, width: int) -> Chosen:
-        """Choose a machine above the spare amount of a cost term, and machines below it."""
+        """Choose a machine above the threshold of a cost term, and machines below their thresholds."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))

@@ -93,8 +93,8 @@ class Effort:
     seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is set.
     # Random seed; with odd seeds, large processes are drawn more often.
     seed: int = 0
-    # Limit in annealing steps; other work counts as a number of steps. With a step limit, the
-    # search does not read a clock, and the same input always gives the same assignment.
+    # Limit in annealing steps; price updates and neighbourhoods count as steps. With a step limit,
+    # the search does not read a clock, and the same input always gives the same assignment.
     steps: int | None = None
 
 

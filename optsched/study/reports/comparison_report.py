@@ -211,7 +211,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
 
 
 def _difference_x(part: float) -> float:
-    """Return the x coordinate of a difference, given as a fraction of the axis end."""
+    """Return the x coordinate of a difference, as a fraction of the value at the axis end."""
     middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
     return middle + max(min(part, 1.0), -1.0) * half
 

@@ -186,7 +186,7 @@ class Curve:
     """The distribution of a duration in seconds over gangs, for example of the completion time.
 
     A gang whose duration is not known, for example an unfinished gang, has no value. The fractions
-    also count gangs without a value, because starvation must not improve the curve.
+    of gangs on the y axis count these gangs too, because starvation must not improve the curve.
     """
 
     name: str

@@ -417,7 +417,7 @@ def _fraction(amount: float, whole: float) -> float | None:
 
 
 class _Nodes:
-    """Idle and allocated GPU thousandths of nodes, or CPU thousandths in clusters without GPUs.
+    """Idle and allocated capacity in thousandths of a GPU, or of a CPU in clusters without GPUs.
 
     `num_gpus` is the total number of GPUs. `has_plain` is true if a node has GPUs that are not
     vGPUs; the fragmentation F is defined only for such GPUs.

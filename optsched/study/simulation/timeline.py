@@ -111,10 +111,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean capacity (num_rows, bins) that each row holds in each time bin.
+    """Return the mean capacity (num_rows, bins) that is held in each time bin, row by row.
 
-    `spans` are the starts and the ends of intervals. In each interval, the row in `rows` holds the
-    capacity in `amounts`. `edges` are the bin edges, ascending.
+    `spans` are the starts and the ends of intervals. In interval i, row `rows[i]` of the result
+    holds the capacity `amounts[i]`. `edges` are the bin edges, ascending.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -140,7 +140,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return the total capacity (num_rows, instants) that each row holds at each instant.
+    """Return the total capacity (num_rows, instants) that is held at each instant, row by row.
 
     The arguments have the same meaning as in `bin_means`; intervals exclude their ends.
     """
