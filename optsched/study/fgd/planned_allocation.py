@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """Return the classes (T,) of the first pods, in total up to `percent` % of all GPUs."""
+    """Return the classes (T,) of the first pods, which together request up to `percent` % of GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
@@ -244,7 +244,7 @@ PLAN_SECONDS: Final = 60.0
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods in a rehearsal, as a multiple of the number that requests all GPUs on average."""
+"""Number of pods drawn for a rehearsal, in multiples of the mean number that requests all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

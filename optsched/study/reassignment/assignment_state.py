@@ -44,8 +44,7 @@ class Instance:
     # machine. Processes occupy transient resources of their initial machine even after they have
     # moved away.
     capacity: F64
-    # Demand (C, P), threshold (C, M) above which the demand has a cost, and weight (C,) of each cost
-    # term.
+    # Demand (C, P) of each cost term, threshold (C, M) above which it has a cost, and weight (C,).
     demand: F64
     spare: F64
     weight: F64

@@ -129,7 +129,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _choose_overloaded(self, width: int) -> Chosen:
-        """Choose a machine above the threshold of a cost term, and machines below their thresholds."""
+        """Choose a machine above the threshold of a cost term, and machines below it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
