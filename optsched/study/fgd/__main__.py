@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for i in range(num_runs)
             ]
             reached = median(run.reached for run in runs)
-            few, _ = allocate_with_moves(experiment, _MOVED, time.process_time, given.seconds, 0)
+            few, _ = allocate_with_moves(experiment, _MOVED, time.process_time, given.seconds)
             numbers = (
                 reached,
                 runs[0].bound,

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from optsched.study.gpu_packing.search import At
 
 
-def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """Return the classes (T,) of the first pods, which together request up to `percent` % of GPUs."""
+def arrived_pods(workload: Workload, run: Arrivals) -> I64:
+    """Return the classes (T,) of the first pods, which together request up to all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
-    return run.classes[demand * 100 <= percent * workload.total_milli]
+    return run.classes[demand <= workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
@@ -279,11 +279,11 @@ def _number(workload: Workload, percent: float) -> float:
     return percent / 100 * workload.total_milli / mean
 
 
-def plan_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
+def plan_slots(workload: Workload) -> list[Slot]:
     """Return slots for the expected pods; empty if the integer program finds no solution."""
     classes = expected_pods(workload)
     pool = pool_of(workload, classes)
-    layout = round_to_layout(pool, seconds)
+    layout = round_to_layout(pool, PLAN_SECONDS)
     if layout is None:
         return []
     plan = plan_of(pool, classes, layout)

@@ -135,13 +135,12 @@ def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> d
 
 
 def allocate_with_moves(
-    experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float, seed: int
+    experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float
 ) -> tuple[float, int]:
     """Return the percentage of GPUs allocated if few pods move, and how many pods moved.
 
     The search starts from the placement by FGD. At most `percent` percent of the placed pods may
-    move to another node or other GPUs, or be removed. `clock`, `seconds` and `seed` have the same
-    meaning as in `allocate_offline`.
+    move to another node or other GPUs, or be removed. The search ends after `seconds` by `clock`.
 
     Raises WrongPlan if more than `percent` percent of the pods move, or if `Experiment.check_plan`
     rejects the plan.
@@ -149,7 +148,7 @@ def allocate_with_moves(
     most = int(len(experiment.placed) * percent / 100)
     pods = [(at.node, int(experiment.classes[at.pod]), at.devices) for at in experiment.placed]
     layout, staying = improve_layout(
-        experiment.pool, experiment.fgd, Running(pods, most), clock, seconds, seed
+        experiment.pool, experiment.fgd, Running(pods, most), clock, seconds
     )
     plan = plan_with_moves(experiment.pool, experiment.classes, experiment.placed, layout, staying)
     moved = len(set(experiment.placed) - set(plan))

@@ -31,6 +31,7 @@ from optsched.study.reports.timeline_arrays import (
     describe_end,
     lanes_text,
     names_title,
+    node_groups,
     ranges_text,
 )
 from optsched.study.simulation.timeline import bin_means, column
@@ -194,9 +195,7 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
 
 def _group_chart(view: View) -> Chart:
     timeline, names = view.timeline, view.timeline.nodes
-    kept = [i for i, number in enumerate(timeline.lanes.number) if number]
-    each = -(-len(kept) // MOST_GROUPS)
-    groups = [kept[i : i + each] for i in range(0, len(kept), each)]
+    groups = node_groups(timeline.lanes, MOST_GROUPS)
     held, down = _group_shares(view, groups)
     bottom = TOP + len(groups) * _GROUP_STEP
     parts, rows = [names_title("nodes"), *view.time_axis(TOP, bottom)], []
@@ -215,7 +214,8 @@ def _group_chart(view: View) -> Chart:
     columns = (*view.colours, "all", "down")
     unit = timeline.lanes.unit
     note = (
-        f"{plain(len(kept))} nodes in {count_text(len(groups), 'row')} of up to {each}, in name "
+        f"{plain(sum(map(len, groups)))} nodes in {count_text(len(groups), 'row')} of up to "
+        f"{len(groups[0])}, in name "
         f"order; the height of a colour is the fraction of the {unit}s that its queue held."
     )
     words = f"Load of {count_text(len(groups), 'group')} of nodes over time"

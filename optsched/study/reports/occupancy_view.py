@@ -25,6 +25,7 @@ from optsched.study.reports.number_text import (
     text_width,
 )
 from optsched.study.reports.page import Cell, Chart, Film, Key, Table, cap_rows
+from optsched.study.reports.timeline_arrays import node_groups
 from optsched.study.simulation.timeline import at_instants, column
 
 if TYPE_CHECKING:
@@ -357,9 +358,7 @@ def _cell_changes(
 def _node_grid(view: View) -> Grid:
     """Return a grid with one cell per node or per group of adjacent nodes."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
-    kept = [i for i, number in enumerate(timeline.lanes.number) if number]
-    each = -(-len(kept) // MOST_CELLS)
-    cells = [kept[i : i + each] for i in range(0, len(kept), each)]
+    cells = node_groups(timeline.lanes, MOST_CELLS)
     cell_of = np.zeros(len(timeline.nodes), dtype=np.int64)
     for number, group in enumerate(cells):
         cell_of[group] = number

@@ -28,7 +28,7 @@ from optsched.study.reports.occupancy_view import (
     tile_changes,
 )
 from optsched.study.reports.page import Key
-from optsched.study.reports.timeline_arrays import COLOURS
+from optsched.study.reports.timeline_arrays import COLOURS, node_groups
 from optsched.study.simulation.timeline import CPU_UNIT, lanes_of
 from optsched.units import CPU
 
@@ -246,9 +246,7 @@ def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> 
 
 def _node_grid(data: PlansData) -> Grid:
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
-    kept = [i for i, number in enumerate(lanes.number) if number]
-    each = -(-len(kept) // MOST_CELLS)
-    groups = [kept[i : i + each] for i in range(0, len(kept), each)]
+    groups = node_groups(lanes, MOST_CELLS)
     cell_of = {node: cell for cell, group in enumerate(groups) for node in group}
     held = np.zeros((COLOURS, len(groups), len(data.frames)))
     for frame, placed_tasks in enumerate(data.frames.values()):

@@ -159,16 +159,14 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
     return "".join(found)
 
 
-def drawing(
-    name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
-) -> Markup:
+def drawing(name: str, height: float, title: str, children: Iterable[Markup]) -> Markup:
     """Return a chart as an SVG image, with `title` as the alternative text."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-title"),
         *children,
         id=f"{name}-chart",
-        class_=f"chart {css}".strip(),
+        class_="chart",
         viewBox=f"0 0 {WIDTH} {number(height)}",
         role="img",
         aria_labelledby=f"{name}-title",

@@ -17,7 +17,7 @@ from optsched.study.simulation.timeline import GOES_ON, at_instants, column
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from optsched.study.simulation.timeline import Floats, Ints, Run, Stay, Timeline
+    from optsched.study.simulation.timeline import Floats, Ints, Lanes, Run, Stay, Timeline
 
 COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
@@ -159,6 +159,13 @@ def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
 def names_title(words: str) -> Markup:
     """Return the title above the names to the left of a chart."""
     return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
+
+
+def node_groups(lanes: Lanes, most: int) -> list[list[int]]:
+    """Group adjacent nodes that have lanes; return at most `most` groups of node indices."""
+    kept = [i for i, number in enumerate(lanes.number) if number]
+    size = -(-len(kept) // most)
+    return [kept[i : i + size] for i in range(0, len(kept), size)]
 
 
 # --- texts ---------------------------------------------------------------------------------------

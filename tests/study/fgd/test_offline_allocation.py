@@ -87,7 +87,7 @@ def test_more_is_given_out_than_was_asked_for(trace: str) -> None:
 @pytest.mark.parametrize("trace", TARGETS)
 def test_few_moves_give_out_more(trace: str) -> None:
     experiment = build_experiment(prepared(trace)[0], SEED)
-    reached, moved = allocate_with_moves(experiment, 1, time.process_time, 120, 0)
+    reached, moved = allocate_with_moves(experiment, 1, time.process_time, 120)
     fgd = experiment.check_plan(experiment.placed)
     print(
         f"{trace:12} {moved} of {len(experiment.placed)} pods moved {reached:6.2f}, FGD {fgd:6.2f}"

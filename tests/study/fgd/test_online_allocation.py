@@ -238,6 +238,6 @@ def test_the_command_names_a_file_that_is_missing(tmp_path: Path, capsys: Captur
 def test_as_many_pods_move_as_may(workload: Workload, percent: int) -> None:
     ticks = count()
     experiment = build_experiment(workload, 1)
-    reached, moved = allocate_with_moves(experiment, percent, lambda: float(next(ticks)), 3.0, 0)
+    reached, moved = allocate_with_moves(experiment, percent, lambda: float(next(ticks)), 3.0)
     assert moved <= len(experiment.placed) * percent / 100
     assert reached >= experiment.check_plan(experiment.placed)
