@@ -4,9 +4,9 @@ Mathematics: models/formulation/fits.md, models/formulation/node_affinity.md,
 models/formulation/taints.md, models/formulation/host_ports.md and models/formulation/shards.md.
 
 The rules `fits` and `shards` are always enabled. Each task requests one unit of the resource
-`pods`. For shards in Volcano, see the option `--scheduler-sharding-mode` in `pkg/scheduler/actions`
-and `pkg/scheduler/cache/shard_coordinator.go`: Volcano ranks all nodes of other shards after the
-nodes of the scheduler's shard, regardless of scores.
+`pods`. Volcano: `--scheduler-sharding-mode` in `pkg/scheduler/actions` and
+`pkg/scheduler/cache/shard_coordinator.go`. In soft mode, Volcano ranks the nodes of the scheduler's
+shard before all other nodes, regardless of scores.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Fits(Rule):
                     yield Violation(self.name, f"node {name}", detail)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Limit requests to idle amounts: Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r].
+        """Add Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r] for each resource r and node n.
 
         supplied[c, n] is the number of tasks of class c that are placed on node n.
         """
@@ -269,7 +269,7 @@ class HostPorts(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Place at most one task per node for each host port and each conflicting pair of ports.
 
-        The constraint is Σ supplied[c, n] ≤ 1 over the classes of the port or of the pair, where
+        The constraint is Σ supplied[c, n] ≤ 1 over the task classes that bind one of these ports.
         supplied[c, n] is the number of tasks of class c that are placed on node n.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
@@ -347,7 +347,7 @@ class _Ports(Greedy):
 FAR_ABOVE = 1e9
 """Score of the shard's nodes in soft mode, in points.
 
-The score exceeds the sum of all other scores, but a float of this size still has fractional digits.
+The value exceeds the sum of all other scores and is small enough to keep their fractional digits.
 """
 
 
@@ -422,7 +422,7 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return the mask (N,) of the shard's nodes in soft mode, or None in other modes."""
+    """Return the mask (N,) of nodes in the shard in soft mode, or None in other modes."""
     is_soft = problem.snapshot.sharding.mode is ShardMode.SOFT
     return problem.derived(_find_own_nodes) if is_soft else None
 

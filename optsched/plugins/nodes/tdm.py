@@ -168,8 +168,8 @@ class Tdm(Rule):
 class Allowance(NamedTuple):
     """The number of a gang's tasks that its disruption budget allows to be evicted together.
 
-    The annotations `jdb-…` set the budget. Without a budget, one task may be evicted at a time. If
-    the gang would then fall below its minimum, the whole gang may be evicted.
+    The annotations `jdb-…` set the budget. Without a budget, one task may be evicted at a time. A
+    gang without a budget that can spare no task may be evicted entirely.
 
     Attributes
     ----------

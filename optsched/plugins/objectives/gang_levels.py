@@ -139,7 +139,7 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 
 
 def _is_restart(shape: GangShape) -> bool:
-    """Return whether this session evicted a gang entirely, so that it must start again."""
+    """Return whether this session evicted a gang that ran, so that the gang must start again."""
     return shape.least_before == 0 and not shape.is_started
 
 
@@ -172,7 +172,7 @@ class Started(_TierLevel):
         return int(self.weight[gangs[starts]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The result is the level's value if all gangs of the tier start."""
+        """See `Level`. The result is the value if all gangs of the priority tier start."""
         return int(self.weight[self._gangs[problem.shape_of[self._gangs] >= 0]].sum())
 
     def encode(self, form: Formulation) -> Expression:
@@ -204,7 +204,7 @@ class Placed(_TierLevel):
         return int(self.weight[outcome.problem.task_class[placed]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The result is the level's value if all tasks of the tier are placed."""
+        """See `Level`. The result is the value if all tasks of the priority tier are placed."""
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
@@ -273,7 +273,7 @@ class Shortfall:
         return 0
 
     def encode(self, form: Formulation) -> Expression:
-        """Return Σ d[k, r], the shortfall in steps, and add the constraints that define it.
+        """Return Σ d[k, r], the total shortfall in steps, and add the constraints that define d.
 
         The constraints are step[r] · d[k, r] + Σ request · (x − evicted) ≥ target − allocated.
 
@@ -337,7 +337,7 @@ def _find_units_of_gang(gang: Gang) -> _Units:
 
 
 def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
-    """Return the greatest common divisor of the positive amounts of each resource."""
+    """Return the greatest common divisor of the positive requests for each resource."""
     found: dict[str, int] = {}
     for name, amount in chain.from_iterable(amounts):
         if amount > 0:
@@ -350,7 +350,7 @@ def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I6
 
     The arrays contain the constraint row, the index on axis m, and the resource of each request.
     `request` (m, R) contains the requests, and `member` (K, m) is True if a request counts toward a
-    target. `place` (K, R) is the constraint row of each target and resource, or -1 without a row.
+    target. `place` (K, R) is the constraint row of each target and resource; -1 for no row.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

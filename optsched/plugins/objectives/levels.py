@@ -75,7 +75,7 @@ class NodeScore:
     def ideal(self, problem: Problem) -> int:
         """See `Level`.
 
-        The result is the level's value if every pending task is on the node with its best score.
+        The result is the value of the level if each pending task is on its best node.
         """
         return problem.derived(self._best)
 

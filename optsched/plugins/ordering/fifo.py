@@ -33,7 +33,7 @@ class Fifo(Rule):
     """Rule: in a FIFO queue, no gang gets a node while an earlier gang waits.
 
     Gangs are ordered by priority, age and name. Nominated and partially running gangs are exempt:
-    they may overtake other gangs and do not block them.
+    such a gang may overtake other gangs and blocks no gang.
     """
 
     name = "fifo"
@@ -160,7 +160,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the first waiting gang of the FIFO queue if it precedes `gang`, or `NO_GANG`."""
+        """Return the first waiting gang of the queue of `gang`; `NO_GANG` if none is earlier."""
         if gang not in self._place:
             return NO_GANG
         line, place = self._place[gang]

@@ -117,7 +117,7 @@ def estimate_runtimes_ms(problem: Problem) -> I64:
 
 
 def truncate_bits(values: I64) -> I64:
-    """Return values truncated to `KEPT_BITS` leading bits; each shrinks by less than an eighth."""
+    """Return values truncated to `KEPT_BITS` leading bits; a value shrinks by less than 1/8."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -165,7 +165,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Orders gangs by the end of their maximum waiting time, and then permits their enqueueing.
+    """Orders gangs by the end of their maximum waiting time, after which gangs may be enqueued.
 
     Attributes
     ----------

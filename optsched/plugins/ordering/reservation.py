@@ -83,8 +83,8 @@ class Reservation(Rule):
     ) -> Iterator[Violation]:
         """Check that constrained tasks do not use the reserved amounts of nodes and queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Each tuple contains: object, reserved amounts, placed amounts, existing tasks, limits, and
-        # the limit of resources without one.
+        # Each tuple contains: object, reserved amounts, amounts requested by placed tasks, existing
+        # tasks, limits by resource, and the default limit.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
         ] = []
@@ -148,9 +148,8 @@ class Reservation(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request · x ≤ remaining capability over constrained tasks in a queue's subtree.
 
-        x is the number of placed tasks. The remaining capability is the amount that is neither used
-        nor reserved when the reservation starts. For entitled tasks, the limit is the remaining
-        entitlement.
+        x is the number of placed tasks. The remaining capability is neither used nor reserved at
+        the start of the reservation. For entitled tasks, the limit is the unused entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _reservation_numbers(problem):
@@ -250,8 +249,8 @@ class Reservation(Rule):
 class _NodeLimits(NamedTuple):
     """Capacity (N, D) that a reservation leaves to constrained tasks, and task requests (C, D).
 
-    Axis D contains the resources of which the reservation leaves less than the future idle amount
-    on some node.
+    Axis D contains the resources of which the reservation leaves less than is idle on some node,
+    including the capacity of terminating pods.
     """
 
     left: I64
@@ -268,7 +267,7 @@ def expected_ends(problem: Problem) -> I64:
 
 
 def _find_idle_after(problem: Problem, ended: Bool) -> I64:
-    """Return the future idle amounts (N, R) after the running tasks of the mask (V,) have ended."""
+    """Return the future idle amounts (N, R) without the running tasks of the mask (V,)."""
     idle, running = problem.allocatable - problem.used + problem.releasing, running_tasks(problem)
     np.add.at(idle, running.node_of[ended], running.request[ended])
     return idle
@@ -373,9 +372,9 @@ def _find_constrained_classes(problem: Problem, number: int) -> Bool:
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
-    The amount limits the constrained tasks in the subtree of the queue. It is the capability minus
-    the usage and the reserved amount at the start of the reservation. For the number ~i, the amount
-    is the entitlement of the queue minus its usage.
+    Constrained tasks in the subtree of the queue may use this amount of the resource. The amount is
+    the capability minus the usage and the reserved amount at the start of the reservation. For the
+    number ~i, the amount is the entitlement of the queue minus its usage.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}
@@ -406,7 +405,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 @dataclass(eq=False)
 class _QueueLimits(Greedy):
-    """Tracks the queue capability that reservations leave to the tasks they constrain.
+    """Tracks the queue capability that reservations leave to constrained tasks.
 
     Attributes
     ----------
@@ -454,7 +453,7 @@ class _QueueLimits(Greedy):
 def build_reservation_reason(
     problem: Problem, number: int, reservation: CapacityReservation
 ) -> Reason:
-    """Return the reason of gang `number`, which waits because it would delay a reservation."""
+    """Return the reason that gang `number` waits: its start would delay a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     end = gang_end_ms(gang, problem.snapshot.taken_ms)

@@ -373,7 +373,7 @@ class Preferences:
         return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
-        """Return the sum (N,) of amounts over each node's domain; 0 for nodes without a domain."""
+        """Return the sum (N,) of `amounts` over each node's domain; 0 for no domain."""
         domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)

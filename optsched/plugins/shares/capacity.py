@@ -150,10 +150,10 @@ class _Order(Greedy):
         return [r for r, amount in enumerate(request) if amount and r != self._pods]
 
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
-        """Return whether a task fits the deserved amounts of a queue and of some ancestors.
+        """Return whether a task fits the deserved share of a queue and of some ancestors.
 
         The result has one mapping per queue. Its keys are the requested resources of which the
-        queue deserves a positive amount. A value is True if the task fits the deserved amount.
+        queue deserves a positive amount. The Boolean of a resource is True if the task fits.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -195,8 +195,8 @@ class _Order(Greedy):
     def reclaim_reach(self, gang: int) -> Bool:
         """See `VictimReach`.
 
-        The mask selects tasks of queues from which the gang's queue may reclaim in the current
-        state of the session.
+        The mask selects tasks of queues from which the gang's queue may reclaim at this point of
+        the session.
         """
         log, claimer = self._ledger.gang_log, int(self._problem.queue_of[gang])
         if self._log_read < len(log):
@@ -221,8 +221,8 @@ class _Order(Greedy):
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Return whether a queue and its ancestors use more than reclaim must leave to them.
 
-        `taken` (R,) is the amount already reclaimed from the queue. Only those resources in `used`
-        are compared of which the queue deserves a positive amount (volcano#4918).
+        `taken` (R,) is the amount already reclaimed from the queue. Resources in `used` of
+        which the queue deserves nothing are ignored (volcano#4918).
         """
         for at in self._lines[queue][: self._ancestor_level + 1]:
             due, held = self._kept[at], self._ledger.subtree_used[at]

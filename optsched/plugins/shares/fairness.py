@@ -159,8 +159,8 @@ class _ExceededLimits:
     Attributes
     ----------
     use, limit
-        (K, Q) usage of each queue that counts toward each limit if it gets its demand, and (K,)
-        limits, in base units.
+        (K, Q) part of each queue's demand that counts toward each limit, and (K,) limits, in base
+        units.
     total
         (R,) allocatable amounts of the cluster; 0 for the resource `pods`.
     dominant

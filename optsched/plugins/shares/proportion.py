@@ -67,7 +67,7 @@ class Proportion(Rule):
         True if gangs that are allowed to borrow may exceed the deserved share (`find_firmness`).
     caps
         True if models and the greedy pipeline enforce the deserved shares. While a session lends,
-        `caps` is False, and only the verifier enforces them.
+        `caps` is False, and only the verifier enforces the shares.
 
     """
 
@@ -239,7 +239,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why reclaim could not evict a gang that borrows; empty if reclaim could evict it."""
+    """Return why reclaim could not evict tasks of a gang that borrows; empty if it could."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"

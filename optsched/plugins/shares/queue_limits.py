@@ -219,8 +219,8 @@ def _find_top_queues(problem: Problem) -> Bool:
 def _expectable(problem: Problem) -> I64:
     """Return the limit (Q, R) of the usage of each queue for enqueueing.
 
-    The limit is the capability. For a top-level queue, it is at most the cluster total minus the
-    guarantees of the other top-level queues.
+    The limit is the capability of the queue. For a top-level queue, the limit is at most the
+    cluster total minus the guarantees of the other top-level queues.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -380,7 +380,7 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return whether each queue has an overuse tolerance; reclaim takes from such queues first."""
+    """Return whether each queue has an overuse tolerance, so that reclaim takes from it first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 

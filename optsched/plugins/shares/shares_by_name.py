@@ -200,7 +200,7 @@ def _claims_by_name(
 
 
 def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
-    """Return amounts raised to a queue's guarantee and then limited to its capability."""
+    """Return amounts, each raised to the queue's guarantee and then limited to its capability."""
     if not queue.guarantee and not queue.capability:
         return some
     raised = {**some, **{r: max(some.get(r, 0), amount) for r, amount in queue.guarantee}}
@@ -264,8 +264,8 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the remaining total, the total weight, and the queues whose bounds are not binding.
 
-    The queues whose bounds are not binding divide the remaining total by weight. In each round,
-    queues with binding bounds get their bounds, and the other queues divide the rest again. Floors
+    These queues divide the remaining total by weight. In each round, queues with binding bounds get
+    their bounds, and the remaining total is divided again among the other queues. Floors
     bind if the total shortage below floors is at least the total excess above ceilings. Ceilings
     bind if the total excess is at least the total shortage.
     """

@@ -176,7 +176,7 @@ class _Node:
     past
         (R,) past usage that is added to `held`; empty without past usage.
     is_full
-        True if no gang in the subtree can use more resources.
+        True if the gang, or every gang below the node, cannot use more resources.
 
     """
 
@@ -247,8 +247,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # The usage of each child that can grow is scaled down to the smallest weighted share
-            # among such children before it is added.
+            # The usage of a child that can grow is scaled down before it is added: to the smallest
+            # weighted share of all children that can grow.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]

@@ -79,9 +79,9 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 
 
 class _Filling:
-    """The state of water filling, in which all smallest shares rise together, event by event.
+    """Water filling from event to event: all leaves with the smallest share rise together.
 
-    A gang is satisfied if it has its whole request. An unsatisfied gang starts to get more when the
+    A gang is satisfied if its whole request is met. An unsatisfied gang starts to get more when the
     share of its class exceeds the floor of the gang.
 
     Attributes

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
 
 Path: TypeAlias = "tuple[tuple[str, float], ...]"
-"""(name, weight) pairs of the tree nodes from the root to a queue."""
+"""The path from the root to a queue, as (name, weight) pairs of tree nodes."""
 
 _FINE = 1_000_000
 """Deserved shares are rounded to units of 1/`_FINE` of the cluster, at least one base unit."""
@@ -41,7 +41,7 @@ _NEARLY = 0.000137
 """Number of units added to shares before rounding, so that floating-point errors have no effect."""
 
 _SERVED = 1e-9
-"""Maximum relative difference at which an ideal amount counts as equal to the whole demand."""
+"""Maximum relative difference at which an ideal share counts as equal to the whole demand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Contest:
         (R,) allocatable amounts of the cluster, and (R,) the same minus the usage of pods outside
         gangs.
     subtree, capability, guarantee
-        (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
+        (Q, Q), (Q, R) and (Q, R) arrays with the meaning in `QueueArrays`.
     pods
         Index of the resource `pods`, which is not divided; -1 if no node has this resource.
 
@@ -93,11 +93,10 @@ class Contest:
 
     @cached_property
     def ideal(self) -> F64:
-        """The ideal amounts (Q, R) of each queue, in base units.
+        """The ideal share (Q, R) of each queue, in base units.
 
-        The amounts of the resource `pods` assume that all gangs of a gang class request as many
-        pods per dominant share as the first gang. The result is bit-identical for any order of
-        resources.
+        For the resource `pods`, all gangs of a gang class are assumed to request as many pods per
+        dominant share as the first gang. The result is bit-identical for any order of resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -117,7 +116,7 @@ class Contest:
         return found
 
     def filled(self) -> F64:
-        """Return the ideal amounts of a `Contest` whose resources are sorted by name."""
+        """Return the ideal shares (Q, R) of a `Contest` whose resources are sorted by name."""
         share = (self.demand * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -165,11 +164,11 @@ class Contest:
 
     @cached_property
     def deserved(self) -> I64:
-        """The ideal amounts (Q, R), rounded to units by largest remainder; 0 for pods.
+        """The ideal shares (Q, R) in base units, rounded by largest remainder; 0 for pods.
 
-        A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
-        met deserves exactly its demand. The total over all queues never exceeds the cluster's
-        capacity.
+        Shares are rounded to millionths of the cluster, at least one base unit. A queue whose
+        demand is met deserves exactly its demand. The total over all queues never exceeds the
+        cluster's capacity.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -202,7 +201,7 @@ def build_limits(
     queues
         The queues with their subtrees and capabilities.
     amounts, queue_of
-        (m, R) amounts of m consumers, and (m,) the queue of each consumer.
+        (m, R) usage of m queues or gang classes, and (m,) the queue of each.
     free, counted
         (R,) capacity of the cluster, and the indices of the resources that it limits.
 

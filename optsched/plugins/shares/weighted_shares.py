@@ -97,14 +97,14 @@ def shares_by_weight(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Inputs of the deserved shares, compared by value; most problems of a session share them.
+    """Inputs of the deserved shares, compared by value; equal for most problems of a session.
 
     Attributes
     ----------
     values
         The queue names and the bytes of all arrays on which the shares depend.
     queues, supply
-        The queues, and the amounts (R,) to divide.
+        The queues, and the capacity (R,) to divide, in base units.
 
     """
 

@@ -156,7 +156,7 @@ class _ScarceDrivers:
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """Return those volumes of a task that belong to scarce drivers."""
+        """Return the volumes of a task that belong to scarce drivers."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -179,7 +179,7 @@ class _AttachedCounts:
         return self._drivers.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return the mask (N,) of nodes that can attach all requested volumes they lack."""
+        """Return the mask (N,) of nodes that can attach all requested volumes not attached yet."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -188,7 +188,7 @@ class _AttachedCounts:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach all requested volumes that it lacks."""
+        """Return whether a node can attach all requested volumes not attached to it yet."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:

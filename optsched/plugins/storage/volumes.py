@@ -317,7 +317,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return the mask (N,) of nodes that fit one more user of a claim, without other claims."""
+        """Return the mask (N,) of nodes that fit one more user of a claim; ignores other claims."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (

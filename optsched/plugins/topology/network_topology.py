@@ -353,7 +353,7 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that `bound` allows, or None if it does not restrict the nodes."""
+    """Return the widest domains that `bound` allows, or None if `bound` allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
@@ -400,7 +400,7 @@ class TierLevel:
 
     Only gangs and subgroups with a topology request count. A gang spans the tier of the lowest
     domain that contains all its running and placed tasks. The tier of the whole cluster is the
-    highest tier plus 1. A gang or subgroup without such tasks counts with its lowest allowed
+    highest tier plus 1. A gang or subgroup without tasks on nodes counts with its lowest allowed
     tier.
     """
 

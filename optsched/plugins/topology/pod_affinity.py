@@ -402,7 +402,7 @@ class _Supply:
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Add the constraint Σ variables ≤ 0, so that no task is placed."""
+        """Add the constraint Σ variables ≤ 0, so that the counted tasks are not placed."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
@@ -422,7 +422,7 @@ class _Supply:
 
 
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that term `m` selects and that carry it, and the classes with only one.
+    """Return the classes that term `m` selects and that also carry the term, as the first list.
 
     The second list contains the classes that only carry the term, and the third list the classes
     that the term only selects.
@@ -501,7 +501,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # Pods can start in a new domain only if one of the pods that select each other is there.
+        # A new domain needs a pod that carries the term and that the term selects.
         model.add_rows(0, np.append(peers, start), np.append(-np.ones_like(peers), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
@@ -586,9 +586,10 @@ class _SelectedPods:
     Attributes
     ----------
     peers
-        Domains with a selected pod that the plan places and that has exactly these terms.
+        Domains with a peer: a selected pod that the plan places and that carries exactly these
+        terms.
     others
-        Domains with another selected pod.
+        Domains with a selected pod that is not a peer.
     is_fresh
         True if the plan places all selected pods that are in a domain.
 

@@ -42,7 +42,7 @@ _LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-2
 """The load of one base unit of each resource; 1000 for resources that are not listed."""
 
 _Pair = frozenset[str]
-"""A pair of roles, as a set; a set with one role stands for the pair of the role with itself."""
+"""A pair of roles as a set, which has one element if a role is paired with itself."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class _Plan:
 def _placement_order(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return the sort key of a task: by priority, then larger buckets first, no bucket last."""
+    """Return a sort key: highest priority, then largest bucket; tasks without bucket come last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
