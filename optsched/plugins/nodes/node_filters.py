@@ -129,7 +129,7 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """Return the request (C,) for a resource of one task of each class."""
+        """Return how much of a resource one task of each class requests, as an array (C,)."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 

@@ -169,7 +169,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Limit usage per group: Σ request[c, r] · supplied[c, n] ≤ limit − held + released.
+        """Add Σ request[c, r] · supplied[c, n] ≤ limit − held + released per limited group.
 
         supplied[c, n] is the number of tasks of class c that are placed on node n. `held` is the
         usage of the queue in the group, and `released` is the usage of the queue's victims there.

@@ -114,8 +114,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return the integer scores (k, N) of one task of each class (k,) on every node.
 
-        With `nodes` (m,), return the scores (k, m) on these nodes, which must depend only on the
-        loads of the nodes.
+        With `nodes` (m,), return the scores (k, m) on these nodes. The scores of the classes must
+        then depend only on node loads.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:

@@ -269,7 +269,7 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""One thousand thousandths: the unit of finish-time ratios is a thousandth."""
+"""The finish-time ratio 1 in thousandths, which are the unit of these ratios."""
 
 _MOST: Final = 10**9
 

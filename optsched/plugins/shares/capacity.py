@@ -165,9 +165,8 @@ class _Order(Greedy):
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
 
         The gang's queue must stay within its deserved amounts of all requested resources that the
-        victim uses. Volcano requires this for only one requested resource that the victim uses.
-        With Volcano's rule, two queues that each exceed their deserved amount of one resource evict
-        each other's pods repeatedly.
+        victim uses. In Volcano, one such resource suffices. With Volcano's rule, two queues that
+        each exceed their deserved amount of one resource evict each other's pods repeatedly.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
@@ -238,8 +237,8 @@ class _OrderByTree(_Order):
     """Orders queues by priority, leaf queues first, then by shares along the path from the root.
 
     The first share that differs between two paths decides. Volcano compares paths only with
-    `enableHierarchy` (`capacity.go`, QueueOrder). This rule compares the paths of queues in every
-    queue tree.
+    `enableHierarchy` (`capacity.go`, QueueOrder), whereas the rule `capacity` compares the paths in
+    every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -8,7 +8,7 @@ capabilities of ancestors only with `enableHierarchy`.
 
 At the end of a session, a queue that reclaimed capacity uses at most its deserved share. The
 preemption stage enforces this limit for the gang that reclaims. The rule `entitlement` enforces the
-limit for the other gangs of the queue. Reclaim leaves to a queue that lends its deserved share plus
+limit for the other gangs of the queue. A queue that lends keeps its deserved share plus
 the tolerated overuse.
 
 The option `enableHierarchy` of the plugin `capacity` enables the rule `leaf-queues`. In Volcano

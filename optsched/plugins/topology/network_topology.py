@@ -171,7 +171,8 @@ class NetworkTopology(Rule):
         """Return the relative usage (D,) of each domain after the placement of a request (R,).
 
         The relative usage of domain d is Σ_r w[r] · (used[d, r] + request[r]) / allocatable[d, r],
-        divided by Σ_r w[r], over the requested resources r. It is 0 if the request does not fit.
+        divided by Σ_r w[r], over the requested resources r. The result is 0 if the request does not
+        fit.
         """
         counted = [
             (r, weight)
@@ -427,7 +428,7 @@ class TierLevel:
         """Return ideal + Σ (tier[d] − least[h]) · v[h, d] over the allowed domains d.
 
         v[h, d] is the number of gangs of class h, or of their subgroups, that use domain d.
-        least[h] is the lowest tier that class h allows. `ideal` is the result of the method.
+        least[h] is the lowest tier that class h allows. The method `ideal` returns the constant.
         """
         problem = form.problem
         form.choices = _choices(form, candidates)
