@@ -94,7 +94,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return (index of the first rule that matches a task, its subgroup), or None."""
+    """Return the index of the first rule that matches a task, and the task's subgroup, or None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:

@@ -118,6 +118,12 @@ class _Request:
         return f"{self.method} {self.path.partition('?')[0]}"
 
 
+def preconditions(uid: str, version: str) -> dict[str, str]:
+    """Return the object metadata that a write requires; empty values require nothing."""
+    known = {"uid": uid, "resourceVersion": version}
+    return {name: value for name, value in known.items() if value}
+
+
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
     """Yield the warnings in the Warning headers of a response (RFC 7234, 5.5)."""
     for header in headers:
@@ -225,8 +231,7 @@ class Client:
         Returns the terminating object, or a Status if the object was deleted immediately.
         """
         body: Raw = {"propagationPolicy": propagation}
-        known = {"uid": uid, "resourceVersion": version}
-        if held := {name: value for name, value in known.items() if value}:
+        if held := preconditions(uid, version):
             body["preconditions"] = held
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -267,8 +272,7 @@ class Client:
         grace period in the pod's spec.
         """
         path = object_path(POD, namespace, name, "eviction")
-        known = {"uid": uid, "resourceVersion": version}
-        held = {name: value for name, value in known.items() if value}
+        held = preconditions(uid, version)
         options: dict[str, Any] = {"preconditions": held} if held else {}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s

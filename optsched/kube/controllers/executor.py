@@ -33,6 +33,7 @@ from optsched.controllers.effects import (
     Then,
 )
 from optsched.controllers.ufm import PATH, UfmError, read_links
+from optsched.kube.client.client import preconditions
 from optsched.kube.client.errors import (
     AlreadyExists,
     ApiError,
@@ -182,10 +183,8 @@ class Executor:
             case Patch():
                 has_own = isinstance(effect, PatchStatus) and effect.kind.has_status
                 subresource = "status" if has_own else ""
-                preconditions = {"uid": effect.uid, "resourceVersion": effect.resource_version}
-                held = {name: value for name, value in preconditions.items() if value}
                 body = dict(effect.body)
-                if held:
+                if held := preconditions(effect.uid, effect.resource_version):
                     body["metadata"] = {**(body.get("metadata") or {}), **held}
                 found = await self._api.patch(effect.ref, body, subresource)
                 self._store.record_written(effect.kind, found)

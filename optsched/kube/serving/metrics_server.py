@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,7 +27,7 @@ from optsched.kube.client.client import review
 from optsched.kube.client.errors import KubeError
 from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.serving.certificates import ServedCertificate
-from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
+from optsched.kube.serving.tls_listener import Address, ConnectionLimits, serve_over_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
@@ -189,13 +189,13 @@ async def serve_process(
     access = MetricsAccess(api, SystemClock()) if metrics.needs_rights else None
     async with (
         serve(health, probes, None) as bound,
-        _serve_over_tls(metrics, exposition, access, timing or Timing()) as place,
+        _serve_metrics(metrics, exposition, access, timing or Timing()) as place,
     ):
         yield BoundAddresses(bound, place)
 
 
 @asynccontextmanager
-async def _serve_over_tls(
+async def _serve_metrics(
     secure: SecureMetrics,
     exposition: Exposition,
     access: MetricsAccess | None,
@@ -218,17 +218,14 @@ async def _serve_over_tls(
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=ENDING_S, keepalive_timeout=KEEPALIVE_S
     )
-    await runner.setup()
     following = asyncio.create_task(_follow_files(certificate, secure.files, timing))
     try:
-        server = cast("web.Server", runner.server)
-        async with listen(secure.place, certificate.tls, server, LIMITS) as address:
+        async with serve_over_tls(runner, secure.place, certificate.tls, LIMITS) as address:
             yield address
     finally:
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
-        await runner.cleanup()
 
 
 async def _follow_files(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from aiohttp import web
+
 _END_OF_HEADER: Final = b"\r\n\r\n"
 
 
@@ -123,6 +125,23 @@ async def listen(
         yield Address(*server.sockets[0].getsockname()[:2])
     finally:
         server.close()
+
+
+@asynccontextmanager
+async def serve_over_tls(
+    runner: web.AppRunner, place: Address, tls: ssl.SSLContext, limits: ConnectionLimits
+) -> AsyncIterator[Address]:
+    """Serve an app over TLS while the context is open; yield the bound address.
+
+    Raises OSError if the address cannot be bound.
+    """
+    await runner.setup()
+    server = cast("web.Server", runner.server)
+    try:
+        async with listen(place, tls, server, limits) as address:
+            yield address
+    finally:
+        await runner.cleanup()
 
 
 class _ConnectionTable:

@@ -34,11 +34,12 @@ from optsched.admission.services import TIMEOUT_S, review
 from optsched.kube.client.client import can_access, list_podgroup_members
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.serving.metrics_server import ProcessMetrics
-from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_stage, listen
+from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_stage, serve_over_tls
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
@@ -296,18 +297,17 @@ def application(
     return app
 
 
-@asynccontextmanager
-async def serve_reviews(
+def serve_reviews(
     app: web.Application,
     place: Address,
     tls: ssl.SSLContext,
     ending_s: float,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
-) -> AsyncIterator[Address]:
-    """Serve over TLS while the context is open; yield the bound address.
+) -> AbstractAsyncContextManager[Address]:
+    """Return a context that serves reviews over TLS; it yields the bound address.
 
-    `ending_s` is the time in seconds within which open requests must finish at shutdown. Raises
-    OSError if the address cannot be bound.
+    `ending_s` is the time in seconds within which open requests must finish at shutdown. The
+    context raises OSError if the address cannot be bound.
     """
     runner = web.AppRunner(
         app,
@@ -317,13 +317,7 @@ async def serve_reviews(
         lingering_time=LINGERING_S,
         auto_decompress=False,
     )
-    await runner.setup()
-    server = cast("web.Server", runner.server)
-    try:
-        async with listen(place, tls, server, limits) as address:
-            yield address
-    finally:
-        await runner.cleanup()
+    return serve_over_tls(runner, place, tls, limits)
 
 
 async def _handle(
