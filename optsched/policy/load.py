@@ -184,7 +184,6 @@ def _is_model(root: Node) -> bool:
 
 
 def _describe_unknown_format(root: Node) -> str:
-    """Return the error message for a document that is not a policy; it names both formats."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the value of one of its data keys"

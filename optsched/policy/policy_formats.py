@@ -264,7 +264,6 @@ def _read_volcano_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 def _read_configurations(
     fields: Mapping[str, Field], known: ActionReader
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """Return the arguments of each action in the section `configurations`."""
     findings = known.findings
     if "configurations" not in fields:
         return ()

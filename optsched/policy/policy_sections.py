@@ -364,7 +364,6 @@ class TierReader:
             self.findings.error(given[other].key, message)
 
     def _check_combinations(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """Report plugin combinations that Volcano does not allow."""
         if "proportion" not in self.spots:
             return
         if "capacity" in self.spots:

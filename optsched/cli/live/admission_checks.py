@@ -62,7 +62,6 @@ class _ScopedQuota:
 
 
 def _read_quotas(objects: Iterable[Raw]) -> list[_ScopedQuota]:
-    """Return the ResourceQuotas among the given objects, with their scopes."""
     found = []
     for obj in objects:
         spec = obj.get("spec")
@@ -155,7 +154,6 @@ class _QuotaRequest:
         return self.used + self.request > self.hard
 
     def texts(self) -> tuple[str, str, str]:
-        """Format the allowed, used and requested amounts for messages."""
         allowed, used, request = (
             amount_text(self.resource, amount) for amount in (self.hard, self.used, self.request)
         )

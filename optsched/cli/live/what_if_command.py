@@ -356,7 +356,6 @@ async def _dry_run_queue(client: Client, obj: Raw, refused: dict[str, str]) -> R
 
 
 def _find_queue_name(gang: _Gang) -> str:
-    """Return the queue name in the spec of a gang's job or PodGroup."""
     named = gang.job or gang.group or {}
     return str((named.get("spec") or {}).get("queue") or "")
 

@@ -78,27 +78,27 @@ class OrBenchmark(click.Command):
         """Return the context of this command, or of the command for a benchmark format."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
-            found = [a for a in _files((self, command), args) if benchmark.takes(a)]
+            found = [a for a in _list_arguments((self, command), args) if benchmark.takes(a)]
             if not found:
                 continue
             try:
                 return command.make_context(info_name, args, parent, **extra)
             except click.NoSuchOption as e:
-                if e.option_name not in _names(self.params):
+                if e.option_name not in _long_names(self.params):
                     raise
-                taken = ", ".join(sorted(_names(command.params)))
+                taken = ", ".join(sorted(_long_names(command.params)))
                 message = f"{e.option_name} is only for clusters: {found[0]} takes {taken}"
                 raise WrongUsage(message) from e
         return super().make_context(info_name, args, parent, **extra)
 
 
-def _names(params: Sequence[click.Parameter]) -> set[str]:
+def _long_names(params: Sequence[click.Parameter]) -> set[str]:
     """Return the long names of options, such as `--out`."""
     options = (param for param in params if isinstance(param, click.Option))
     return {name for option in options for name in current_names(option) if name.startswith("--")}
 
 
-def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
+def _list_arguments(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
     """Return the arguments that are neither options nor values of any command's options."""
     valued = {
         name

@@ -125,7 +125,6 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_replays(comparison: Comparison) -> str:
-    """Return a line that states how many replays of each model the means cover."""
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
@@ -313,7 +312,6 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 @contextmanager
 def _open_executor(options: CompareOptions, num_cells: int) -> Iterator[Executor]:
-    """Yield the executor that runs the replays: this process, worker processes or Dask."""
     clock = SystemClock()
     if options.dask is not None:
         with remote_cluster(options.dask, options.tls, clock) as cluster:

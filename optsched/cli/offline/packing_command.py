@@ -150,7 +150,6 @@ def _pack_instance(
 
 
 def _build_document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a packing as JSON data, with its certificate and the data to reproduce it."""
     result = packed.result
     summary = {
         "bins": len(result.bins),

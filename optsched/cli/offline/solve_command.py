@@ -187,35 +187,39 @@ def solve(
     sys.exit(code)
 
 
-def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles]) -> None:
+def _check_outputs(instance: Path, options: Options, files: Sequence[ModelFiles]) -> None:
     """Reject outputs that would overwrite an input, and two outputs to the same file.
 
     The new result may overwrite the result from which the solve resumes.
     """
-    outs = [p.out for p in places if p.out is not None]
-    results = [p.result for p in places if p.result is not None]
+    outs = [p.out for p in files if p.out is not None]
+    results = [p.result for p in files if p.result is not None]
     reports = [options.report] if options.report is not None else []
     inputs = [*map(Path, options.models), *list_plugin_files(options.plugins_dir)]
     with suppress(InstanceError):  # `_solve` reports an unreadable instance
         inputs += files_of(instance)
     check_outputs({"--out": outs, "--result": results, "--report": reports}, inputs)
-    resumed = [p.resume for p in places if p.resume is not None]
+    resumed = [p.resume for p in files if p.resume is not None]
     check_outputs({"--out": outs, "--report": reports}, resumed)
 
 
 def _solve(console: Console, instance: Path, options: Options) -> int:
     policies = _policies_of(console, options)
-    if len(policies) > 1:
-        files = [options.files.for_model(policy.name) for policy in policies.values()]
-        _check_outputs(instance, options, files)
-    places = _places_of(console, options, policies)
+    is_alone = len(policies) == 1
+    files = {
+        given: options.files if is_alone else options.files.for_model(policy.name)
+        for given, policy in policies.items()
+    }
+    if not is_alone:
+        _check_outputs(instance, options, list(files.values()))
+    _prepare_outputs(console, files)
     read = _instance_of(console, instance, options.names, strict=options.strict)
     try:
         identity = instance_identity(instance)
     except OSError as e:
         print_text(console, f"{e.filename}: cannot be read: {e.strerror}", "red")
         sys.exit(BAD_INPUT)
-    jobs = [_job_of(console, options, each, identity, places[each[0]]) for each in policies.items()]
+    jobs = [_job_of(console, options, each, identity, files[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
     is_kept = True
     with stop_on_signals(
@@ -228,7 +232,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
             found = solve_one(console, read.snapshot, job, stop, in_lines=options.progress)
             solved.append(found)
             _print_solution(console, found, read, options)
-            is_kept &= _write_files(console, found, job.places)
+            is_kept &= _write_files(console, found, job.files)
     if options.form == JSON:
         results = tuple(each.result for each in solved)
         alone = len(options.models) == 1 and len(results) == 1
@@ -310,23 +314,16 @@ def _policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
     return found
 
 
-def _places_of(
-    console: Console, options: Options, policies: Mapping[str, Policy]
-) -> Mapping[str, ModelFiles]:
-    """Return the file paths of each model; exit with 4 if an output file cannot be written."""
-    if len(policies) == 1:
-        found = dict.fromkeys(policies, options.files)
-    else:
-        found = {given: options.files.for_model(policy.name) for given, policy in policies.items()}
+def _prepare_outputs(console: Console, files: Mapping[str, ModelFiles]) -> None:
+    """Create the output folders of several models; exit with 4 if a file cannot be written."""
     try:
-        for path in {p for places in found.values() for p in places.written()}:
-            if len(policies) > 1:
+        for path in {path for each in files.values() for path in each.written()}:
+            if len(files) > 1:
                 _make_folder(path.parent)
             check_writable(path)
     except WriteError as e:
         print_text(console, f"{e}; nothing was solved", "red")
         sys.exit(NOT_WRITTEN)
-    return found
 
 
 def _make_folder(folder: Path) -> None:
@@ -344,7 +341,7 @@ def _job_of(
     options: Options,
     model: tuple[str, Policy],
     identity: InstanceIdentity,
-    places: ModelFiles,
+    files: ModelFiles,
 ) -> SolveJob:
     """Return the solve for one model that the user named.
 
@@ -381,8 +378,8 @@ def _job_of(
         versions=versions(__version__),
         command=tuple(command),
     )
-    earlier = read_earlier_result(console, places.resume, assignment)
-    return SolveJob(policy, assignment, limits, places, earlier)
+    earlier = read_earlier_result(console, files.resume, assignment)
+    return SolveJob(policy, assignment, limits, files, earlier)
 
 
 # --- output --------------------------------------------------------------------------------------
@@ -409,13 +406,13 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
         print_text(console, str(fault), "red")
 
 
-def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
+def _write_files(console: Console, solved: Solved, files: ModelFiles) -> bool:
     """Write the plan and the result; return False if a file could not be written."""
     plan = solved.report.plan
     texts = []
-    if places.out is not None and plan.certificate.engine != NOTHING:
-        texts.append((places.out, write_plan(plan), ""))
-    if places.result is not None:
+    if files.out is not None and plan.certificate.engine != NOTHING:
+        texts.append((files.out, write_plan(plan), ""))
+    if files.result is not None:
         partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
-        texts.append((places.result, write_result(solved.result), partial))
+        texts.append((files.result, write_result(solved.result), partial))
     return all([write_and_report(console, *each) for each in texts])

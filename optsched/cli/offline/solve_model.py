@@ -101,7 +101,7 @@ class ModelFiles:
         )
 
     def written(self) -> Sequence[Path]:
-        """Return the paths of the output files."""
+        """Return the paths of the plan and the result, where given."""
         return [path for path in (self.out, self.result) if path is not None]
 
 
@@ -112,7 +112,7 @@ class SolveJob:
     policy: Policy
     assignment: Assignment
     limits: Limits
-    places: ModelFiles
+    files: ModelFiles
     earlier: SolveResult | None
 
 
@@ -206,7 +206,7 @@ def solve_one(
     clock = None if job.assignment.parameters.is_deterministic else SystemClock()
     begun_s = 0.0 if clock is None else clock.monotonic()
     elapsed = None if clock is None else lambda: clock.monotonic() - begun_s
-    kept = job.places.result
+    kept = job.files.result
     with (
         show_progress(console, job.policy.name, elapsed, in_lines=in_lines) as show,
         solver_of(job.policy, is_stopped) as solver,
