@@ -252,7 +252,7 @@ class DryRun:
 
     Attributes
     ----------
-    refusal
+    rejection
         The reason why the API server rejects an object; empty if all objects are admitted.
     quota
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
@@ -261,7 +261,7 @@ class DryRun:
     """
 
     client: Client
-    refusal: str = ""
+    rejection: str = ""
     quota: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -273,7 +273,7 @@ class DryRun:
         """
         from optsched.kube.client.errors import AlreadyExists, ApiError
 
-        if self.refusal or self.quota:
+        if self.rejection or self.quota:
             return obj
         ref = Ref(kind, namespace_of(obj), name_of(obj))
         try:
@@ -324,7 +324,7 @@ class DryRun:
         elif kind != JOB and _USED_UP in str(error):
             self.quota = sentence
         else:
-            self.refusal = sentence
+            self.rejection = sentence
 
     async def create_job(
         self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]
@@ -349,13 +349,13 @@ class DryRun:
 
     async def create_pods(self, pods: Iterable[Raw]) -> list[dict[str, Any]]:
         """Return pods as mutated by admission; pods with the same content share one dry run."""
-        answers: dict[str, Raw] = {}
+        admitted_pods: dict[str, Raw] = {}
         found = []
         for pod in pods:
             key = _dry_run_key(pod)
-            if key not in answers:
-                answers[key] = await self.create(POD, pod)
-            found.append(merge_admitted(pod, answers[key]))
+            if key not in admitted_pods:
+                admitted_pods[key] = await self.create(POD, pod)
+            found.append(merge_admitted(pod, admitted_pods[key]))
         return found
 
 

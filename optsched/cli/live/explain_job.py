@@ -81,21 +81,21 @@ def explain_job(connection: Connection, form: str, target: Target, options: Deco
     key = f"{job.meta.namespace}/{group_name(job)}"
     is_waiting = job.status.phase in (JobPhase.PENDING, JobPhase.RESTARTING)
     if cluster is None:
-        answers, found = PendingReason(job.status.reason, job.status.message), None
+        reason, found = PendingReason(job.status.reason, job.status.message), None
     else:
         context = _prediction_context(cluster, [obj], options)
-        answers = _find_reason(cluster.objects, key)
+        reason = _find_reason(cluster.objects, key)
         found = None
         if is_waiting:
             expanded, _ = expand_job(obj, classes_in(cluster.objects))
             found = waiting(cluster.objects, key, expanded.pods if expanded else (), context)
     objects = () if cluster is None else cluster.objects
-    answers = answers if is_waiting else PendingReason()
-    if refusal := find_rejection(job, events):
-        answers = PendingReason(FAILED_CREATE, refusal)
+    reason = reason if is_waiting else PendingReason()
+    if rejection := find_rejection(job, events):
+        reason = PendingReason(FAILED_CREATE, rejection)
     # Admission may have replaced the PodGroup's queue with the namespace's queue.
     queue = (_find_group(objects, key).get("spec") or {}).get("queue") or job.spec.queue
-    facts = build_document(job, answers, found, str(queue))
+    facts = build_document(job, reason, found, str(queue))
     if form in (JSON, YAML):
         echo(format_document(facts, form), nl=False)
     elif form == NAME:
@@ -106,7 +106,7 @@ def explain_job(connection: Connection, form: str, target: Target, options: Deco
         for line in format_sentences({**facts, "ahead": ahead}, found):
             echo(line)
     if is_waiting:
-        is_hopeless = answers.code == ReasonCode.IMPOSSIBLE
+        is_hopeless = reason.code == ReasonCode.IMPOSSIBLE
         raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)
 
 
@@ -159,7 +159,7 @@ def _find_reason(objects: Sequence[Raw], key: str) -> PendingReason:
 
 
 def build_document(
-    job: Job, answers: PendingReason, found: Waiting | None, queue: str
+    job: Job, reason: PendingReason, found: Waiting | None, queue: str
 ) -> dict[str, Any]:
     """Return the explanation as JSON data; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
@@ -176,7 +176,7 @@ def build_document(
         "succeeded": job.status.counts.succeeded,
         "failed": job.status.counts.failed,
         "minAvailable": job.spec.min_available,
-        "reason": {"code": answers.code, "message": answers.message} if answers.code else None,
+        "reason": {"code": reason.code, "message": reason.message} if reason.code else None,
         "waitingSince": format_time(found.since_ms) if found and stand else None,
         "position": stand.position if stand else None,
         "numWaiting": stand.num_waiting if stand else None,

@@ -242,19 +242,19 @@ def show_jobs(
     jobs, messages = [], []
     for obj in found:
         job, _ = parse_job(obj)
-        refusal = find_rejection(job, events) if job is not None else ""
-        messages.append(refusal)
-        if refusal and form == WIDE:
+        rejection = find_rejection(job, events) if job is not None else ""
+        messages.append(rejection)
+        if rejection and form == WIDE:
             # The wide table shows why the API server rejected the pods of a job.
             status = obj.get("status") or {}
-            state = {**status.get("state", {}), "reason": FAILED_CREATE, "message": refusal}
+            state = {**status.get("state", {}), "reason": FAILED_CREATE, "message": rejection}
             obj = {**obj, "status": {**status, "state": state}}
         jobs.append(obj)
     table = with_queues(table, lambda job: find_queue_of_job(job, queues))
     show_list(JOB, jobs, form, with_namespace(table) if namespace is None else table)
-    for obj, refusal in zip(found, messages, strict=True):
-        if refusal and form == TABLE:
-            print_text(stderr(), f"job {name_of(obj)}: {FAILED_CREATE}: {refusal}", "yellow")
+    for obj, rejection in zip(found, messages, strict=True):
+        if rejection and form == TABLE:
+            print_text(stderr(), f"job {name_of(obj)}: {FAILED_CREATE}: {rejection}", "yellow")
 
 
 def matches_filters(
@@ -322,8 +322,8 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     from optsched.kube.client.errors import NotFound
 
     parsed = decode_job(obj)
-    if refusal := find_rejection(parsed, await drop_resolved_rejections(client, events)):
-        return f"{FAILED_CREATE}: {refusal}"
+    if rejection := find_rejection(parsed, await drop_resolved_rejections(client, events)):
+        return f"{FAILED_CREATE}: {rejection}"
     if parsed.status.phase is not JobPhase.PENDING:
         return ""
     name = f"{parsed.meta.name}-{parsed.meta.uid}"

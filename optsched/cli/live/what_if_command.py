@@ -59,8 +59,13 @@ from optsched.formats.codec.pods.reader import (
 )
 from optsched.formats.snapshots.assembly import READ_KINDS
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
-from optsched.study.prediction.hypothetical_jobs import AddedObjects, Clash, Prediction, Start
-from optsched.study.prediction.hypothetical_jobs import predict as answers_of
+from optsched.study.prediction.hypothetical_jobs import (
+    AddedObjects,
+    Clash,
+    Prediction,
+    Start,
+    predict,
+)
 from optsched.study.prediction.queue_position import PredictionSettings
 from optsched.units import format_time
 
@@ -165,12 +170,12 @@ def what_if(connection: Connection, form: str, **given: Any) -> None:  # noqa: A
     9 if one could never start.
     """
     options = Options(**given)
-    parts = [part for path in options.files for part in read_file_objects(path)]
+    documents = [document for path in options.files for document in read_file_objects(path)]
     cluster = (
         read_cluster_file(options.snapshot) if options.snapshot else read_live_cluster(connection)
     )
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
-    request = _parse_request(parts, cluster, options.namespace, options.names)
+    request = _parse_request(documents, cluster, options.namespace, options.names)
     if not options.snapshot:
         request = _dry_run_request(connection, request, cluster)
     _check_scheduler(request, options.names)
@@ -180,17 +185,17 @@ def what_if(connection: Connection, form: str, **given: Any) -> None:  # noqa: A
         echo(format_document(build_document(found, policy.name, later), form), nl=False)
     else:
         if found.added:
-            rows = [_format_row(answer, wide=form == WIDE) for answer in found.added]
+            rows = [_format_row(prediction, wide=form == WIDE) for prediction in found.added]
             show_rows(_HEADINGS, rows)
-        for answer in found.added:
-            if tasks := later.get(answer.gang):
-                echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} are created later")
+        for prediction in found.added:
+            if tasks := later.get(prediction.gang):
+                echo(f"{job_name(prediction.gang)}: pods of {', '.join(tasks)} are created later")
         for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
             if keys:
                 echo(f"would start {what}: {', '.join(keys)}")
         if not (found.added or found.starts_no_more or found.starts_too):
             echo("nothing would change")
-    starts = {answer.start for answer in found.added}
+    starts = {prediction.start for prediction in found.added}
     if Start.NEVER in starts:
         raise click.exceptions.Exit(Exit.NEVER)
     if Start.LATER in starts:
@@ -214,7 +219,7 @@ class _Gang:
         The job to which the gang belongs; None if the file contains the pods themselves.
     later
         Tasks of the job whose pods are created only after other tasks have started.
-    refusal, quota
+    rejection, quota
         The fields of `DryRun` with the same names.
     """
 
@@ -223,7 +228,7 @@ class _Gang:
     pods: Sequence[Raw]
     job: Raw | None = None
     later: tuple[str, ...] = ()
-    refusal: str = ""
+    rejection: str = ""
     quota: str = ""
 
     @property
@@ -244,7 +249,7 @@ class _Request:
     @property
     def added(self) -> AddedObjects:
         """The objects to add to the cluster, without gangs that the API server rejected."""
-        taken = [gang for gang in self.gangs if not gang.refusal]
+        taken = [gang for gang in self.gangs if not gang.rejection]
         groups = [gang.group for gang in taken if gang.group is not None]
         pods = [pod for gang in taken if gang.job is None for pod in gang.pods]
         made = {gang.key: gang.pods for gang in taken if gang.job is not None}
@@ -252,31 +257,31 @@ class _Request:
 
 
 def _parse_request(
-    parts: Sequence[FileObject], cluster: Cluster, namespace: str, names: Sequence[str]
+    documents: Sequence[FileObject], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
     """Split the files' objects into gangs and other objects; `names` are the scheduler names."""
-    classes = classes_in([*cluster.objects, *(part.value for part in parts)])
+    classes = classes_in([*cluster.objects, *(document.value for document in documents)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
     gangs: list[_Gang] = []
     problems: list[str] = []
-    for part in parts:
-        kind, meta = kind_of(part.value), part.value["metadata"]
+    for document in documents:
+        kind, meta = kind_of(document.value), document.value["metadata"]
         if kind is not None and kind.namespaced:
             meta = {**meta, "namespace": meta.get("namespace") or inside}
         if kind == JOB:
             meta = {**meta, "uid": UID}
-        obj = {**part.value, "metadata": meta}
+        obj = {**document.value, "metadata": meta}
         if kind is not None and kind.namespaced and namespace not in ("", namespace_of(obj)):
             problems.append(
-                f"{part.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
+                f"{document.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
                 f"metadata.namespace: {namespace_of(obj)} differs from -n {namespace}"
             )
         if kind == JOB:
             expanded, errors = expand_job(obj, classes)
             head = f"Job {obj['metadata']['name']}"
-            problems += part.describe_errors(head, errors)
-            for remark in part.describe_errors(head, unknown_fields(JOB, part.value)):
+            problems += document.describe_errors(head, errors)
+            for remark in document.describe_errors(head, unknown_fields(JOB, document.value)):
                 print_text(stderr(), f"Warning: {remark}", "yellow")
             if expanded is not None:
                 key = f"{namespace_of(obj)}/{name_of(expanded.group)}"
@@ -284,7 +289,7 @@ def _parse_request(
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
-            message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
+            message = f"{document.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
             why = "name the Job that it creates instead" if kind in _CREATORS else _UNREAD
             print_text(stderr(), f"{message}: {why}", "yellow")
     if problems or not (gangs or objects):
@@ -320,28 +325,28 @@ def _dry_run_request(connection: Connection, request: _Request, cluster: Cluster
     }
     classes = classes_in([*cluster.objects, *request.objects])
 
-    async def rehearse_all(client: Client) -> _Request:
-        refused: dict[str, str] = {}
-        objects = [await _dry_run_queue(client, obj, refused) for obj in request.objects]
-        if unused := refused.keys() - {_find_queue_name(gang) for gang in request.gangs}:
-            raise Failure("\n".join(refused[name] for name in sorted(unused)))
+    async def dry_run_all(client: Client) -> _Request:
+        rejected: dict[str, str] = {}
+        objects = [await _dry_run_queue(client, obj, rejected) for obj in request.objects]
+        if unused := rejected.keys() - {_find_queue_name(gang) for gang in request.gangs}:
+            raise Failure("\n".join(rejected[name] for name in sorted(unused)))
         gangs = [
-            replace(gang, refusal=refused[queue])
-            if (queue := _find_queue_name(gang)) in refused
+            replace(gang, rejection=rejected[queue])
+            if (queue := _find_queue_name(gang)) in rejected
             else await _dry_run_gang(client, gang, classes, added)
             for gang in request.gangs
         ]
         return _Request(tuple(gangs), tuple(obj for obj in objects if obj is not None))
 
-    is_asked = request.gangs or any(kind_of(obj) == QUEUE for obj in request.objects)
-    return call_cluster(connection, rehearse_all) if is_asked else request
+    needs_dry_run = request.gangs or any(kind_of(obj) == QUEUE for obj in request.objects)
+    return call_cluster(connection, dry_run_all) if needs_dry_run else request
 
 
-async def _dry_run_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
+async def _dry_run_queue(client: Client, obj: Raw, rejected: dict[str, str]) -> Raw | None:
     """Return a Queue as mutated by admission, and any other object unchanged.
 
-    If the API server rejects the Queue, return None and add the reason to `refused`, keyed by queue
-    name.
+    If the API server rejects the Queue, return None and add the reason to `rejected`, keyed by
+    queue name.
     """
     if kind_of(obj) != QUEUE:
         return obj
@@ -349,8 +354,8 @@ async def _dry_run_queue(client: Client, obj: Raw, refused: dict[str, str]) -> R
     admitted = await run.create(QUEUE, obj)
     for remark in run.remarks:
         print_text(stderr(), remark, "yellow")
-    if run.refusal:
-        refused[name_of(obj)] = run.refusal
+    if run.rejection:
+        rejected[name_of(obj)] = run.rejection
         return None
     return {**obj, "spec": admitted.get("spec") or {}}
 
@@ -391,7 +396,7 @@ async def _dry_run_gang(
         gang = replace(gang, group=group, pods=await run.create_pods(gang.pods))
     for remark in run.remarks:
         print_text(stderr(), remark, "yellow")
-    return replace(gang, refusal=run.refusal, quota=run.quota)
+    return replace(gang, rejection=run.rejection, quota=run.quota)
 
 
 def _kind_and_name(obj: Raw) -> tuple[str, str]:
@@ -402,8 +407,8 @@ def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
     """Raise `Failure` for a job whose pods name no scheduler in `names`."""
     for gang in request.gangs:
         found = sorted({str(pod["spec"].get("schedulerName") or "") for pod in gang.pods})
-        is_answered = gang.job is None or gang.refusal or not found
-        if not is_answered and not set(found) & set(names):
+        is_exempt = gang.job is None or gang.rejection or not found
+        if not is_exempt and not set(found) & set(names):
             raise Failure(
                 f"Job {job_name(gang.key)}: spec.schedulerName: {found[0]} is none of "
                 f"{', '.join(names)}: if optsched has this name, give --scheduler-name {found[0]}",
@@ -426,7 +431,7 @@ def _decide(
         try:
             settings = PredictionSettings(policy, around, options.decoding)
             limited = _limit_by_quotas(objects, request)
-            found = answers_of(objects, limited.request.added, settings)
+            found = predict(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
     # Print all problems of added objects, but only the first few of the cluster's own objects.
@@ -448,18 +453,18 @@ def _decide(
     if len(others) > MOST_OTHERS:
         more = len(others) - MOST_OTHERS
         print_text(console, f"and {more} more about other objects of the cluster", "yellow")
-    refused = [
+    rejected = [
         Prediction(
             gang.key,
             Start.NEVER,
             len(gang.pods),
             {},
-            reason=Reason(ReasonCode.REFUSED, gang.refusal),
+            reason=Reason(ReasonCode.REFUSED, gang.rejection),
         )
         for gang in request.gangs
-        if gang.refusal
+        if gang.rejection
     ]
-    return _apply_quotas(replace(found, added=(*found.added, *refused)), limited)
+    return _apply_quotas(replace(found, added=(*found.added, *rejected)), limited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +493,7 @@ def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _QuotaResult:
     gangs: list[_Gang] = []
     for gang in request.gangs:
         namespace, minimum = gang.key.partition("/")[0], gang.minimum
-        if gang.refusal:
+        if gang.rejection:
             pass
         elif too_much := usage.add(namespace, minimum):
             over[gang.key] = too_much
@@ -505,24 +510,24 @@ def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _QuotaResult:
 
 def _apply_quotas(found: Predictions, limited: _QuotaResult) -> Predictions:
     """Return the predictions, corrected for jobs and pods that exceed a ResourceQuota."""
-    answers = []
-    for answer in found.added:
-        if answer.gang in limited.over and answer.start is not Start.NEVER:
-            reason, never = limited.over[answer.gang]
+    predictions = []
+    for prediction in found.added:
+        if prediction.gang in limited.over and prediction.start is not Start.NEVER:
+            reason, never = limited.over[prediction.gang]
             start = Start.NEVER if never else Start.LATER
-            answer = Prediction(answer.gang, start, answer.num_pods, {}, reason=reason)
-        elif answer.gang in limited.beyond:
-            reason, num_pods = limited.beyond[answer.gang]
-            answer = replace(answer, num_pods=num_pods, reason=answer.reason or reason)
-        answers.append(answer)
+            prediction = Prediction(prediction.gang, start, prediction.num_pods, {}, reason=reason)
+        elif prediction.gang in limited.beyond:
+            reason, num_pods = limited.beyond[prediction.gang]
+            prediction = replace(prediction, num_pods=num_pods, reason=prediction.reason or reason)
+        predictions.append(prediction)
     # If a quota excludes all new pods of an existing PodGroup, `found` has no prediction for it.
-    answered = {answer.gang for answer in answers}
-    answers += [
+    predicted = {prediction.gang for prediction in predictions}
+    predictions += [
         Prediction(gang, Start.LATER, num_pods, {}, reason=reason)
         for gang, (reason, num_pods) in limited.beyond.items()
-        if gang not in answered
+        if gang not in predicted
     ]
-    return replace(found, added=tuple(answers))
+    return replace(found, added=tuple(predictions))
 
 
 def build_document(
@@ -537,21 +542,21 @@ def build_document(
         "proved": found.certificate.is_proved,
         "asked": [
             {
-                "name": job_name(answer.gang),
-                "starts": answer.start.value,
-                "pods": answer.num_pods,
-                "places": dict(answer.places),
+                "name": job_name(prediction.gang),
+                "starts": prediction.start.value,
+                "pods": prediction.num_pods,
+                "places": dict(prediction.places),
                 "evictions": [
                     {"pod": v.pod, "node": v.node, "of": v.gang, "action": v.action}
-                    for v in answer.victims
+                    for v in prediction.victims
                 ],
-                "reason": answer.reason
-                and {"code": answer.reason.code.value, "message": answer.reason.message},
-                "expectedStart": answer.expected and format_time(answer.expected.start_ms),
-                "isEarliest": answer.expected is not None and answer.expected.is_open,
-                "laterTasks": list(later.get(answer.gang, ())),
+                "reason": prediction.reason
+                and {"code": prediction.reason.code.value, "message": prediction.reason.message},
+                "expectedStart": prediction.expected and format_time(prediction.expected.start_ms),
+                "isEarliest": prediction.expected is not None and prediction.expected.is_open,
+                "laterTasks": list(later.get(prediction.gang, ())),
             }
-            for answer in found.added
+            for prediction in found.added
         ],
         "startsNoMore": list(found.starts_no_more),
         "startsToo": list(found.starts_too),
@@ -563,25 +568,25 @@ def job_name(gang: str) -> str:
     return gang.removesuffix(f"-{UID}")
 
 
-def _format_row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
+def _format_row(prediction: Prediction, *, wide: bool) -> tuple[str, ...]:
     victims = (
-        _count_names(victim.gang or victim.pod for victim in answer.victims)
+        _count_names(victim.gang or victim.pod for victim in prediction.victims)
         if not wide
-        else [v.pod for v in answer.victims]
+        else [v.pod for v in prediction.victims]
     )
     start = _NONE
-    if answer.expected is not None:
-        text = format_time(answer.expected.start_ms)
-        start = f"after {text}" if answer.expected.is_open else text
-    nodes = [f"{pod}={node}" for pod, node in sorted(answer.places.items())] if wide else None
+    if prediction.expected is not None:
+        text = format_time(prediction.expected.start_ms)
+        start = f"after {text}" if prediction.expected.is_open else text
+    nodes = [f"{pod}={node}" for pod, node in sorted(prediction.places.items())] if wide else None
     return (
-        job_name(answer.gang),
-        _WORDS[answer.start],
-        f"{len(answer.places)}/{answer.num_pods}",
-        ", ".join(_count_names(answer.places.values()) if nodes is None else nodes) or _NONE,
+        job_name(prediction.gang),
+        _WORDS[prediction.start],
+        f"{len(prediction.places)}/{prediction.num_pods}",
+        ", ".join(_count_names(prediction.places.values()) if nodes is None else nodes) or _NONE,
         ", ".join(victims) or _NONE,
         start,
-        str(answer.reason) if answer.reason is not None else _NONE,
+        str(prediction.reason) if prediction.reason is not None else _NONE,
     )
 
 

@@ -241,11 +241,13 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
         measured = [(s.policy.name, measure_plan(read.snapshot, s.report.plan)) for s in solved]
         show_models(stderr() if options.prints_a_file else stdout(), measured)
     if options.report is not None and solved:
-        answers = [
+        solved_models = [
             SolvedModel(s.result, definition(s.policy), measure_plan(read.snapshot, s.report.plan))
             for s in solved
         ]
-        write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
+        write_report(
+            console, solve_page(read.snapshot, solved_models, base_definition()), options.report
+        )
     if stop():
         return stop.code
     if any(each.report.plan.certificate.engine == NOTHING for each in solved):
@@ -276,8 +278,8 @@ def _instance_of(
     except InstanceError as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
-    is_refused = strict and bool(read.problems or read.left_out)
-    if is_refused:
+    is_rejected = strict and bool(read.problems or read.left_out)
+    if is_rejected:
         number = len(read.problems) + len(read.left_out)
         objects = "1 problem" if number == 1 else f"{number} problems"
         print_text(console, f"{path}: nothing is solved: --strict rejects {objects}:", "red")
@@ -290,7 +292,7 @@ def _instance_of(
         print_text(console, f"and {number} more objects that no scheduler reads", "yellow")
     for notice in read.notices:
         print_text(console, notice, "dim")
-    if is_refused:
+    if is_rejected:
         sys.exit(BAD_INPUT)
     return read
 

@@ -148,20 +148,20 @@ def read_earlier_result(
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "is not UTF-8 text"
-        _refuse(console, [f"{path}: cannot be read: {reason or e}"])
+        _reject(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
         # If the file is not a SolveResult, errors about fields other than `kind` would mislead.
         shown = [error for error in errors if error.path == "kind"] or errors
-        _refuse(console, [f"{path}: {error}" for error in shown])
+        _reject(console, [f"{path}: {error}" for error in shown])
     try:
         check_resumable(found, assignment)
     except ResumeError as e:
-        _refuse(console, [f"{path}: {e}"])
+        _reject(console, [f"{path}: {e}"])
     return found
 
 
-def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
+def _reject(console: Console, lines: Sequence[str]) -> NoReturn:
     for line in lines:
         print_text(console, line, "red")
     sys.exit(BAD_INPUT)
