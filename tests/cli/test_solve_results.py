@@ -252,7 +252,7 @@ def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(
     def fails(path: Path, _: str) -> None:
         raise WriteError(f"{path}: cannot be written")
 
-    monkeypatch.setattr(solving, "keep_text", fails)
+    monkeypatch.setattr(solving, "write_text", fails)
     result = solve(PACKING, "--result", tmp_path / "r.json")
     assert result.exit_code == 0
     assert result.stderr.count("solving continues") == 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in `click.Context.meta`: maps the path of each temporary copy to the input's name."""
+"""Key in `click.Context.meta` of a mapping from temporary files to the inputs that they copy."""
 
 
 def name_inputs(text: str) -> str:

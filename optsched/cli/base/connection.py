@@ -191,7 +191,7 @@ async def list_in_namespace(
 
 
 async def check_exists(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` if an object that a list filter names, such as a queue, does not exist."""
+    """Raise `Failure` if an object named by a list filter, such as `--queue`, does not exist."""
     for ref in refs:
         if not ref.name:
             continue

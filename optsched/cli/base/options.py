@@ -263,7 +263,7 @@ def format_document(value: object, form: str) -> str:
 
 
 def with_namespace(table: Table) -> Table:
-    """Prepend a column with the namespace of each object to a table."""
+    """Return a table with an additional first column: the namespace of each object."""
     column = Column("Namespace", lambda pair, _: pair[0])
     rest = tuple(Column(c.heading, _second(c.cell), c.wide) for c in table.columns)
     return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))

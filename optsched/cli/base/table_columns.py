@@ -417,7 +417,7 @@ def queue_of_pod(pod: Raw) -> str:
 
 
 def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
-    """Insert a column of queue positions after the phase into the table of jobs."""
+    """Return the table of jobs with their queue positions in a column after the phase."""
     column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
     at = [c.heading for c in table.columns].index("Phase") + 1
     return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))

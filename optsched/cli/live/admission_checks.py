@@ -266,10 +266,10 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object as mutated by admission, or unchanged if no dry run succeeded.
+        """Return an object as mutated by admission, or unchanged if the dry run fails.
 
-        Raises KubeError if no dry run is possible, and `Failure` if the cluster already has a
-        job with the same name.
+        Raises KubeError if the API server sends no valid response, and `Failure` if the cluster
+        already has a job with the same name.
         """
         from optsched.kube.client.errors import AlreadyExists, ApiError
 

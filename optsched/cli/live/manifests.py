@@ -171,7 +171,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command that an object owns and that targets it (Volcano `CreateJobCommand`)."""
+    """Return a Command whose owner and target are an object (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -313,9 +313,9 @@ def _read_file(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FileObject:
-    """A document in a file, or an item of a List.
+    """An object in a file: a YAML document, or an element of a List.
 
-    `prefix` is the path of the item in its document.
+    `prefix` is the path of the element in its document; it is empty for a document.
     """
 
     value: Any

@@ -315,7 +315,7 @@ class _Run:
     # --- checkpoints -----------------------------------------------------------------------------
 
     @property
-    def _belongs_to(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """The identity of the replay; checkpoints with another identity are rejected."""
         flags = self.flags
         return {
@@ -332,7 +332,7 @@ class _Run:
         assert self.simulation is not None  # noqa: S101
         file.flush()
         state = {
-            "of": self._belongs_to,
+            "of": self._identity,
             "record_bytes": self.tally.num_bytes,
             "state": self.simulation.state(),
         }
@@ -348,7 +348,7 @@ class _Run:
             raise click.ClickException(f"{path}: there is no checkpoint to resume from") from e
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
             raise click.ClickException(f"{path}: is not a checkpoint: {why_unreadable(e)}") from e
-        differs = [name for name, value in self._belongs_to.items() if of.get(name) != value]
+        differs = [name for name, value in self._identity.items() if of.get(name) != value]
         if differs:
             names = ", ".join(differs)
             raise click.ClickException(f"{path}: belongs to another replay: {names} differs")
