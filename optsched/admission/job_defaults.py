@@ -57,7 +57,6 @@ class _Filler:
         return found
 
     def warn(self, where: str, sentence: str) -> None:
-        """Warn the user about a change at a path in the spec."""
         self._findings.warn(f"spec.{where}: {sentence}")
 
 

@@ -110,7 +110,6 @@ def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) 
 
 
 def _check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
-    """Report all errors in one task of a job."""
     check_task_minimum(task, job, path, review)
     if not names.is_label(task.name):
         review.invalid(f"{path}.name", task.name, names.LABEL_RULE)

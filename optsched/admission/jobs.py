@@ -111,7 +111,6 @@ def validate(review: Review) -> None:
 
 
 def _has_other_classes(spec: Raw, name: object) -> bool:
-    """Return whether a task names another PriorityClass than `name`."""
     templates = (get_mapping(task, "template") for task in records(spec, "tasks"))
     named = (get_mapping(template, "spec").get("priorityClassName") for template in templates)
     return any(each and each != name for each in named)
@@ -181,7 +180,6 @@ def _read_count(value: object) -> int:
 
 
 def _immutable_fields(spec: Raw) -> Raw:
-    """Return the fields of a job's spec that an update must not change."""
     kept = {name: value for name, value in spec.items() if name not in _MAY_CHANGE}
     tasks = [
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}

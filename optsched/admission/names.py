@@ -32,24 +32,19 @@ QUALIFIED_RULE: Final = (
 )
 
 
+@lru_cache(maxsize=8192)
+def _matches(pattern: re.Pattern[str], text: str) -> bool:
+    return pattern.fullmatch(text) is not None
+
+
 def is_label(text: str) -> bool:
     """Return whether the text is a DNS label (RFC 1123)."""
-    return len(text) <= MAX_LABEL and _is_label(text)
-
-
-@lru_cache(maxsize=4096)
-def _is_label(text: str) -> bool:
-    return _LABEL.fullmatch(text) is not None
+    return len(text) <= MAX_LABEL and _matches(_LABEL, text)
 
 
 def is_subdomain(text: str) -> bool:
     """Return whether the text is a DNS subdomain (RFC 1123)."""
-    return len(text) <= MAX_SUBDOMAIN and _is_subdomain(text)
-
-
-@lru_cache(maxsize=4096)
-def _is_subdomain(text: str) -> bool:
-    return _SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= MAX_SUBDOMAIN and _matches(_SUBDOMAIN, text)
 
 
 def is_qualified(text: str) -> bool:

@@ -182,7 +182,6 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
 
 
 def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
-    """Return the name of a bare pod's queue."""
     space = review.world.namespace_annotations(review.request.namespace)
     return annotations.get(QUEUE_NAME) or space.get(QUEUE_NAME) or DEFAULT_QUEUE
 

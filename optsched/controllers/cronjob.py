@@ -157,7 +157,6 @@ class CronJobs:
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
     def _read_schedule(self, case: _Case) -> _Schedule | Emit:
-        """Return a CronJob's schedule and time zone, or an event if one of them is invalid."""
         text, name = case.cron.schedule, case.cron.time_zone
         for prefix in _PREFIXES:
             if text.startswith(prefix):
@@ -287,7 +286,6 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
 
 
 def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """Return the patch that brings a CronJob's status up to date, or None if it already is."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))

@@ -195,7 +195,6 @@ class PodGroups:
             yield f"{namespace_of(pod)}/{made}"
 
     def _find_queues(self, pod: Manifest) -> Iterator[str]:
-        """Yield the queue that a pod's annotation names, unless the pod already has a PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
             for _ in self._find_group_keys(pod):

@@ -144,7 +144,6 @@ class _RemainingQuota:
         return fits
 
     def record_tasks(self, gang: int, tasks: Iterable[int]) -> None:
-        """Charge tasks of a gang to its queue."""
         for task_class, number in self._by_class(tasks):
             self._record_class(gang, task_class, number)
 

@@ -133,7 +133,6 @@ class _Search:
         self._turn = history.turn
 
     def record_progress(self, progress: LevelProgress) -> None:
-        """Receive a level's better value, bound or solution."""
         self._bounds[progress.number] = progress.bound
         if progress.decisions is not None:
             # The bounds of less important levels hold only for an earlier value of this level.
@@ -146,7 +145,6 @@ class _Search:
             self._history.improved(self._lazily(progress.decisions))
 
     def report_level(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
-        """Record a level's value and bound."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:

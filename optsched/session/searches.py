@@ -132,7 +132,6 @@ def _has_only_proofs(attempt: Attempt) -> bool:
 
 
 def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:
-    """Place pods without evictions, then search for victims for the gangs that still wait."""
     start = attempt.reserved.snapshot
     return decide_evictions(
         attempt, place_pods(attempt, start, EvictionPlan(), previous, warm_start)

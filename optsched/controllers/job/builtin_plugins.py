@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 
 
 def _variable(name: str, value: object) -> dict[str, Any]:
-    """Return an environment variable of a container as a JSON object."""
     return {"name": name, "value": str(value)}
 
 
 def _find_task(job: Job, name: str) -> TaskSpec | None:
-    """Return a job's task by name, or None if there is no such task."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
 
@@ -55,7 +53,6 @@ def _count_replicas(job: Job, name: str) -> int:
 
 
 def _add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Append environment variables to each container."""
     for container in containers:
         container["env"] += variables
 
@@ -91,7 +88,6 @@ _INJECT: Final = "inject-hosts-env"
 
 
 def _config_name(job: Job) -> str:
-    """Return the name of the ConfigMap that holds the host names of a job's pods."""
     return f"{job.meta.name}-svc"
 
 
@@ -164,7 +160,6 @@ def _list_svc_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
 
 
 def _pod_labels(job: Job) -> dict[str, str]:
-    """Return the labels that select exactly the pods of the job."""
     meta = job.meta
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 
@@ -188,7 +183,6 @@ _STANDARD_SSH_PORT: Final = 22
 
 
 def _secret_name(job: Job) -> str:
-    """Return the name of the Secret with a job's key pair."""
     return f"{job.meta.name}-ssh"
 
 

@@ -28,7 +28,7 @@ from optsched.api.json_fields import (
 from optsched.api.kinds import JOB, POD, POD_GROUP
 from optsched.cluster.relocation import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
-from optsched.controllers.job.status import LIVING, Retries
+from optsched.controllers.job.status import LIVING
 from optsched.units.quantity import is_decimal
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     If the job has ended or is ending, its finished pods are kept for their logs.
     """
     status = observed.job.status
-    retries = Retries(status.restarts.retries, observed.job.spec.max_retry)
-    is_restart = status.phase is JobPhase.RESTARTING and not retries.are_exhausted
+    has_retries = status.restarts.retries < observed.job.spec.max_retry
+    is_restart = status.phase is JobPhase.RESTARTING and has_retries
     keeps = status.phase in LIVING or is_restart
     return [
         pod

@@ -14,6 +14,7 @@ from optsched.api import wellknown
 from optsched.api.job import NumaPolicy
 from optsched.api.json_fields import (
     controller_of,
+    is_owned_as,
     owner_reference,
     records,
     subobject,
@@ -108,7 +109,6 @@ def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> Po
 
 
 def _set_identity(draft: Draft) -> None:
-    """Set the labels and annotations that identify a pod's job, task and index."""
     job, task = draft.job, draft.task
     identity = {
         wellknown.JOB_NAME: job.meta.name,
@@ -130,7 +130,6 @@ def _set_identity(draft: Draft) -> None:
 
 
 def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
-    """Return the draft of a pod, based on its task's pod template."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
     # Plugins append to the lists in `_CONTAINER_LISTS`, so each container gets its own copies.
     containers, init_containers = (
@@ -155,7 +154,6 @@ def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str
 
 
 def _finish_spec(draft: Draft) -> dict[str, Any]:
-    """Return the pod spec after all plugins have changed the draft."""
     spec = draft.spec
     for part, found in (
         ("containers", draft.containers),
@@ -275,7 +273,15 @@ def _sync_object(
         return
     owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
-        yield from _report_foreign_object(wanted, job, manifest, found)
+        if owner and is_owned_as(owner, JOB) and owner.get("name") == job.meta.name:
+            yield Again(LEFT_OVER_S)
+            return
+        what = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
+        message = (
+            f"{what} was not created for this job: the job uses the object but does not change it"
+        )
+        yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=what)
+        yield Again(TAKEN_S)
         return
     # Only labelled objects are watched. An object that Volcano created lacks the label, so the
     # label is added.
@@ -290,26 +296,3 @@ def _sync_object(
                 changes[name] = {**merged, **dict.fromkeys(removed)}
     if changes:
         yield Patch(*where, changes, uid_of(found))
-
-
-def _is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
-    """Return whether an owner reference names this job, or an earlier job with the same name."""
-    return (
-        owner is not None
-        and owner.get("apiVersion") == JOB.api_version
-        and owner.get("kind") == JOB.kind
-        and owner.get("name") == job.meta.name
-    )
-
-
-def _report_foreign_object(
-    wanted: PluginObject, job: Job, manifest: Manifest, found: Manifest
-) -> Iterator[Effect]:
-    """Check again later; report the object unless an earlier job with the same name owns it."""
-    if _is_of_job(controller_of(found), job):
-        yield Again(LEFT_OVER_S)
-        return
-    what = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
-    message = f"{what} was not created for this job: the job uses the object but does not change it"
-    yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=what)
-    yield Again(TAKEN_S)

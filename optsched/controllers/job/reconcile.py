@@ -84,7 +84,6 @@ from optsched.controllers.job.status import (
     FINISHED,
     LIVING,
     NoTransition,
-    Retries,
     after_action,
     after_kill,
     after_sync,
@@ -314,11 +313,11 @@ def _record_restart(restarts: JobRestarts, order: Order, max_retry: int) -> JobR
     restarts = replace(restarts, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
         return restarts
-    retries = Retries(restarts.retries + 1, max_retry)
-    is_spared = order.cost is Cost.ALL_BUT_THE_LAST and retries.are_exhausted
+    num_retries = restarts.retries + 1
+    is_spared = order.cost is Cost.ALL_BUT_THE_LAST and num_retries >= max_retry
     if order.cost is Cost.NOTHING or is_spared:
         return replace(restarts, evictions=restarts.evictions + 1)
-    return replace(restarts, retries=retries.retry_count)
+    return replace(restarts, retries=num_retries)
 
 
 def _find_restart_target(order: Order) -> str:
@@ -349,11 +348,11 @@ def _remove_pods(case: _Case) -> Effects:
     is_whole = status.restarts.restarted.get(WHOLE) == status.restarts.version
     drops_group = status.phase is not JobPhase.RESTARTING or is_whole
     is_held = drops_group and observed.group is not None
-    retries = Retries(status.restarts.retries, job.spec.max_retry)
-    phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, retries)
+    num_retries = status.restarts.retries
+    phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, num_retries)
     status = replace(with_phase(job, phase, observed.now_ms), counts=counts)
     if phase is JobPhase.FAILED is not job.status.phase:
-        times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
+        times = f"failed {num_retries} times, maxRetry is {job.spec.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
     deletions = [delete_object(POD, pod.manifest) for pod in to_delete]

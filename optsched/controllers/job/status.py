@@ -7,7 +7,7 @@ that would end a job that is restarting takes effect only after the restart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,19 +59,6 @@ class NoTransition(Enum):
     LATER = "later"
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """The number of retries that a job has used, and its maximum number of retries."""
-
-    retry_count: int
-    max_retry: int
-
-    @property
-    def are_exhausted(self) -> bool:
-        """Whether the job has used all its retries."""
-        return self.retry_count >= self.max_retry
-
-
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
     """Return the phase to which an action leads, or the reason that the phase does not change."""
     if phase in LIVING:
@@ -101,10 +88,13 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
     return phase
 
 
-def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retries) -> JobPhase:
-    """Return the next phase of a job whose pods are being deleted, given its pod counts."""
+def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, num_retries: int) -> JobPhase:
+    """Return the next phase of a job whose pods are being deleted.
+
+    `counts` counts its pods by state, and `num_retries` is the number of retries that it has used.
+    """
     if phase is JobPhase.RESTARTING:
-        if retries.are_exhausted:
+        if num_retries >= spec.max_retry:
             return JobPhase.FAILED
         has_minimum = spec.num_pods - counts.terminating >= spec.min_available
         return JobPhase.PENDING if has_minimum else phase

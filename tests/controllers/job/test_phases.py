@@ -7,7 +7,6 @@ import pytest
 from optsched.api.job import JobAction, JobPhase, PodCounts, parse_job
 from optsched.controllers.job.status import (
     NoTransition,
-    Retries,
     after_action,
     after_kill,
     after_sync,
@@ -115,4 +114,4 @@ def test_pods_that_go_move_a_job_on(
     phase: JobPhase, counts: PodCounts, retry_count: int, expected: JobPhase
 ) -> None:
     spec = spec_of(task("t", 5), minAvailable=3)
-    assert after_kill(phase, spec, counts, Retries(retry_count, spec.max_retry)) is expected
+    assert after_kill(phase, spec, counts, retry_count) is expected
