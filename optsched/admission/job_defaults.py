@@ -56,8 +56,8 @@ class _Filler:
             self._copies[id(found)] = found
         return found
 
-    def warn(self, where: str, sentence: str) -> None:
-        self._findings.warn(f"spec.{where}: {sentence}")
+    def warn(self, path: str, sentence: str) -> None:
+        self._findings.warn(f"spec.{path}: {sentence}")
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
@@ -110,12 +110,12 @@ def _keep_claims(filler: _Filler, before: object) -> None:
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
         return
-    for index, (one, other) in enumerate(zip(before, volumes, strict=False)):
-        if not isinstance(one, dict) or not isinstance(other, dict):
+    for index, (old_volume, new_volume) in enumerate(zip(before, volumes, strict=False)):
+        if not isinstance(old_volume, dict) or not isinstance(new_volume, dict):
             continue
-        name = one.get("volumeClaimName")
-        made = {key: value for key, value in one.items() if key != "volumeClaimName"}
-        if name and one.get("volumeClaim") is not None and made == other:
+        name = old_volume.get("volumeClaimName")
+        other_fields = {key: value for key, value in old_volume.items() if key != "volumeClaimName"}
+        if name and old_volume.get("volumeClaim") is not None and other_fields == new_volume:
             filler.set_path(("volumes", index, "volumeClaimName"), name)
 
 
@@ -172,17 +172,17 @@ def _fill_limits(filler: _Filler, steps: tuple[Step, ...], container: Raw) -> No
     if not isinstance(resources, dict) or not isinstance(requests, dict):
         return
     limits = resources.get("limits")
-    held = limits if isinstance(limits, dict) else {}
+    old_limits = limits if isinstance(limits, dict) else {}
     # The names of extended resources, such as nvidia.com/gpu, do not contain kubernetes.io/.
     missing = {
         name: value
         for name, value in requests.items()
         if "/" in name and "kubernetes.io/" not in name.removeprefix("requests.")
-        if name not in held
+        if name not in old_limits
     }
     if not missing or not isinstance(limits, dict | None):
         return
-    filler.set_path((*steps, "resources", "limits"), {**held, **missing})
+    filler.set_path((*steps, "resources", "limits"), {**old_limits, **missing})
     names = ", ".join(sorted(missing))
     path = ""
     for step in steps:

@@ -69,8 +69,10 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
     check_policies(spec.policies, f"{path}.policies", review)
     check_topology(spec.topology, f"{path}.networkTopology", review)
     for plugin in sorted(spec.plugins.keys() - review.settings.job_plugins):
-        known = ", ".join(sorted(review.settings.job_plugins))
-        review.deny(f"unable to find job plugin: {plugin}: {path}.plugins; known plugins: {known}")
+        plugin_names = ", ".join(sorted(review.settings.job_plugins))
+        review.deny(
+            f"unable to find job plugin: {plugin}: {path}.plugins; known plugins: {plugin_names}"
+        )
     if "mpi" in spec.plugins:
         # As in Volcano, a missing worker task only causes a warning.
         task_names = [task.name for task in spec.tasks]
@@ -123,13 +125,13 @@ def _check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
     _check_partition(task, path, review)
     check_template(task.template, f"{path}.template", review)
     if task.topology_policy is not NumaPolicy.NONE:
-        for place, container in containers_of(task.template):
+        for field, container in containers_of(task.template):
             resources = get_mapping(container, "resources")
-            amounts = get_mapping(resources, "requests") or get_mapping(resources, "limits")
-            cpu_request = amounts.get(CPU)
+            quantities = get_mapping(resources, "requests") or get_mapping(resources, "limits")
+            cpu_request = quantities.get(CPU)
             if not _is_whole_number(cpu_request):
                 review.deny(
-                    f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
+                    f"the cpu request isn't  an integer in {path}.template.spec.{field}: it is "
                     f"{cpu_request or 'none'}; {path}.topologyPolicy "
                     f"{task.topology_policy.value} needs whole CPUs, such as 2"
                 )
@@ -153,10 +155,10 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
     partition = task.partition
     if partition is None:
         return
-    where, product = f"{path}.partitionPolicy", partition.total * partition.size
-    if product != task.replicas and not findings.has_problem_with(f"{where}."):
+    field, product = f"{path}.partitionPolicy", partition.total * partition.size
+    if product != task.replicas and not findings.has_problem_with(f"{field}."):
         findings.deny(
-            f"{where}: totalPartitions {partition.total} times partitionSize {partition.size} is "
+            f"{field}: totalPartitions {partition.total} times partitionSize {partition.size} is "
             f"{product}: make it the {task.replicas} replicas of task {task.name}"
         )
     minimum = partition.min_partitions * partition.size
@@ -165,25 +167,25 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
             f"{path}.minAvailable: is {task.min_available}: write {minimum}, which is "
             f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
         )
-    check_topology(partition.topology, f"{where}.networkTopology", findings)
+    check_topology(partition.topology, f"{field}.networkTopology", findings)
 
 
-def _is_whole_number(amount: object) -> bool:
+def _is_whole_number(quantity: object) -> bool:
     try:
-        nanos = parse_quantity_field(amount).nanos
+        nanos = parse_quantity_field(quantity).nanos
     except QuantityError:
         return False
     return nanos > 0 and nanos % _NANOS_PER_UNIT == 0
 
 
 def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
-    known = {task.name for task in spec.tasks}
+    task_names = {task.name for task in spec.tasks}
     waits = {task.name: task.depends_on.names for task in spec.tasks if task.depends_on}
     for index, task in enumerate(spec.tasks):
-        for missing in (name for name in waits.get(task.name, ()) if name not in known):
+        for missing in (name for name in waits.get(task.name, ()) if name not in task_names):
             findings.deny(
                 f"{_NOT_DAG}: {path}.tasks[{index}].dependsOn.name names {missing}; "
-                f"tasks are {', '.join(sorted(known))}"
+                f"tasks are {', '.join(sorted(task_names))}"
             )
     cycle = find_cycle(waits)
     if cycle:
@@ -205,25 +207,25 @@ def _read_argument(arguments: tuple[str, ...], flag: str, default: str) -> str:
 def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings) -> None:
     seen: set[str] = set()
     for position, volume in enumerate(volumes):
-        where, target = f"{path}[{position}]", volume.mount_path
+        field, target = f"{path}[{position}]", volume.mount_path
         if not target:
-            findings.deny(f"mountPath is required: {where}.mountPath; write the path to mount at")
+            findings.deny(f"mountPath is required: {field}.mountPath; write the path to mount at")
         elif target in seen:
-            findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
+            findings.deny(f"duplicated mountPath: {target}: {field}.mountPath; use it once")
         seen.add(target)
         if volume.claim is None and not volume.claim_name:
             findings.deny(
-                f"either VolumeClaim or VolumeClaimName must be specified: {where} has neither; "
+                f"either VolumeClaim or VolumeClaimName must be specified: {field} has neither; "
                 "write one"
             )
         elif volume.claim is not None and volume.claim_name:
             findings.deny(
-                f"conflict: {_CONFLICT}: {where} has a volumeClaim and the name "
+                f"conflict: {_CONFLICT}: {field} has a volumeClaim and the name "
                 f"{volume.claim_name}; keep one of them"
             )
         elif volume.claim_name and not names.is_subdomain(volume.claim_name):
             findings.deny(
-                f"invalid VolumeClaimName {volume.claim_name}: {where}.volumeClaimName; "
+                f"invalid VolumeClaimName {volume.claim_name}: {field}.volumeClaimName; "
                 f"{names.SUBDOMAIN_RULE}"
             )
 
@@ -237,41 +239,41 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
     seen_events: set[JobEvent] = set()
     seen_codes: set[int] = set()
     for position, policy in enumerate(policies):
-        where = f"{path}[{position}]"
+        field = f"{path}[{position}]"
         if policy.events and policy.exit_code is not None:
             findings.deny(
-                f"must not specify event and exitCode simultaneously: {where} has "
+                f"must not specify event and exitCode simultaneously: {field} has "
                 f"{', '.join(policy.events)} and {policy.exit_code}; keep one of them"
             )
         elif policy.events:
             for event in policy.events:
                 if event in _INTERNAL:
                     sentence = f"invalid policy event: write one of {', '.join(EVENTS)}"
-                    findings.invalid(f"{where}.event", event.value, sentence)
+                    findings.invalid(f"{field}.event", event.value, sentence)
                 elif event in seen_events:
                     findings.deny(
-                        f"duplicate event {event.value}  across different policy: {where}; "
+                        f"duplicate event {event.value}  across different policy: {field}; "
                         "name it in one policy only"
                     )
                 seen_events.add(event)
         elif policy.exit_code is not None:
             if policy.exit_code == 0:
                 findings.deny(
-                    f"0 is not a valid error code: {where}.exitCode; write the code of a failure, "
+                    f"0 is not a valid error code: {field}.exitCode; write the code of a failure, "
                     "such as 1"
                 )
             elif policy.exit_code in seen_codes:
                 findings.deny(
-                    f"duplicate exitCode {policy.exit_code}: {where}.exitCode; "
+                    f"duplicate exitCode {policy.exit_code}: {field}.exitCode; "
                     "name it in one policy only"
                 )
             seen_codes.add(policy.exit_code)
-        elif not findings.has_problem_with(f"{where}.e"):
+        elif not findings.has_problem_with(f"{field}.e"):
             findings.deny(
-                f"either event and exitCode should be specified: {where} has neither; write one"
+                f"either event and exitCode should be specified: {field} has neither; write one"
             )
-        if policy.action is None and not findings.has_problem_with(f"{where}.action"):
-            findings.required(f"{where}.action", f"write one of {', '.join(JobAction)}")
+        if policy.action is None and not findings.has_problem_with(f"{field}.action"):
+            findings.required(f"{field}.action", f"write one of {', '.join(JobAction)}")
     if JobEvent.ANY in seen_events and len(seen_events) > 1:
         named = ", ".join(event for policy in policies for event in policy.events)
         findings.deny(

@@ -91,7 +91,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     If several flows have the same name, only the last one is checked, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
-    known = list(waits)
+    flow_names = list(waits)
     last = {flow.name: index for index, flow in enumerate(flows)}
     for index, flow in enumerate(flows):
         if index != last[flow.name]:
@@ -104,7 +104,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
             if target not in waits:
                 findings.deny(
                     f"{_NOT_DAG}: spec.flows[{index}].dependsOn.targets[{position}]: there is no "
-                    f"flow {target}; flows are {', '.join(known)}"
+                    f"flow {target}; flows are {', '.join(flow_names)}"
                 )
     cycle = find_cycle(waits)
     if cycle:

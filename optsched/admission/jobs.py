@@ -125,7 +125,7 @@ def name_of(request: Request) -> str:
 
 def as_parsed(request: Request) -> Raw:
     """Return the requested object as parsers expect it: with a name and without status."""
-    obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
+    obj = {name: value for name, value in (request.obj or {}).items() if name != "status"}
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
 

@@ -52,10 +52,10 @@ def check_template(template: Mapping[str, Any], path: str, review: Review) -> No
     `path` is the template's path in the reviewed object, such as spec.tasks[0].template.
     """
     spec = get_mapping(template, "spec")
-    for name, most in _MAX_ITEMS.items():
+    for name, max_items in _MAX_ITEMS.items():
         items = spec.get(name)
         num_items = len(items) if isinstance(items, list) else 0
-        review.check_count(f"{path}.spec.{name}", num_items, most)
+        review.check_count(f"{path}.spec.{name}", num_items, max_items)
     text = json.dumps(template, sort_keys=True)
     question = TemplateQuestion(sha256(text.encode()).hexdigest(), dict(template))
     verdict = review.answer(question, default=TemplateVerdict())
@@ -92,18 +92,18 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
     located: list[str] = []
     if type_error:
         found, expected = _JSON_TYPES.get(type_error["found"], ()), type_error["expected"]
-        for where, value in _values_at(template, type_error["path"].split(".")[1:], path):
+        for value_path, value in _values_at(template, type_error["path"].split(".")[1:], path):
             is_found = isinstance(value, found) and isinstance(value, bool) == (found is bool)
             if is_found and type_error["literal"] in (None, json.dumps(value)):
                 located.append(
-                    f"{where}: Invalid value: {quote(value)}: must be of type {expected}"
+                    f"{value_path}: Invalid value: {quote(value)}: must be of type {expected}"
                 )
     elif reason.startswith(_QUANTITY_ERROR):
-        for where, value in _find_quantities(template, path):
+        for value_path, value in _find_quantities(template, path):
             try:
                 parse_quantity_field(value)
             except QuantityError as e:
-                located.append(f"{where}: Invalid value: {quote(value)}: {e}")
+                located.append(f"{value_path}: Invalid value: {quote(value)}: {e}")
     yield from located or (f"{path}: {reason}",)
 
 
@@ -128,7 +128,7 @@ def _find_quantities(value: object, path: str) -> Iterator[tuple[str, object]]:
     elif isinstance(value, dict):
         for name, each in value.items():
             if name in _QUANTITY_MAPS and isinstance(each, dict):
-                yield from ((f"{path}.{name}[{key}]", amount) for key, amount in each.items())
+                yield from ((f"{path}.{name}[{key}]", quantity) for key, quantity in each.items())
             elif name in _QUANTITIES:
                 yield f"{path}.{name}", each
             else:

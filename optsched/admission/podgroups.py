@@ -56,9 +56,9 @@ def mutate(review: Review) -> None:
     admitted.
     """
     obj = review.request.obj or {}
-    known = (review.request.old or {}).get("status")
-    if obj.get("status") != known and not can_write_status(review):
-        review.change(("status",), known or {})
+    old_status = (review.request.old or {}).get("status")
+    if obj.get("status") != old_status and not can_write_status(review):
+        review.change(("status",), old_status or {})
     spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
     # `kubectl apply` sends the queue of the manifest again, which admission replaced by the queue

@@ -77,8 +77,8 @@ def mutate(review: Review) -> None:
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
         # Only this scheduler's pods get a gate, because other schedulers would not remove it.
         gate = {"name": QUEUE_ALLOCATION_GATE}
-        held = spec.get("schedulingGates")
-        gates = held if isinstance(held, list) else []
+        current = spec.get("schedulingGates")
+        gates = current if isinstance(current, list) else []
         if gate not in gates and not spec.get("nodeName"):
             review.change(("spec", "schedulingGates"), [*gates, gate])
     if group is not None and spec:
@@ -88,8 +88,8 @@ def mutate(review: Review) -> None:
         if group.affinity and not spec.get("affinity"):
             review.change(("spec", "affinity"), dict(group.affinity))
         if group.tolerations:
-            held = spec.get("tolerations")
-            kept = held if isinstance(held, list) else []
+            current = spec.get("tolerations")
+            kept = current if isinstance(current, list) else []
             review.change(("spec", "tolerations"), [*kept, *group.tolerations])
         if group.scheduler_name:
             review.change(("spec", "schedulerName"), group.scheduler_name)
@@ -202,11 +202,13 @@ def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
     if not upstream:
         kinds, name = (POD_GROUP,), first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if not name:
-        own = review.world.queue(_find_queue_name(annotations, review))
+        bare_queue = review.world.queue(_find_queue_name(annotations, review))
         subjects = subjects_of(review.request, review.settings)
-        if own is None or not all(can_use_queue(own, each, review) for each in subjects):
+        if bare_queue is None or not all(
+            can_use_queue(bare_queue, each, review) for each in subjects
+        ):
             return ""
-        return format_joined("", own.name)
+        return format_joined("", bare_queue.name)
     for kind in kinds:
         found = review.answer(ObjectQuestion(Ref(kind, space, name)), default=None)
         if found is not None:

@@ -23,7 +23,7 @@ from optsched.units import PODS, QuantityError, format_quantity, why_no_whole_am
 from optsched.units.quantity import parse_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.admission.findings import Findings, Review
     from optsched.admission.review import Raw
@@ -152,9 +152,9 @@ def _check_amounts(queue: Queue, findings: Findings) -> None:
         field = "deserved" if resource in queue.deserved else "guarantee"
         amounts = queue.deserved if resource in queue.deserved else queue.guarantee
         if amounts[resource] > queue.capability[resource]:
-            held = _format_amount(field, amounts, resource)
-            most = _format_amount("capability", queue.capability, resource)
-            _report_invalid(amounts, resource, field, f"{held} must be <= {most}", findings)
+            actual = _format_amount(field, amounts, resource)
+            limit = _format_amount("capability", queue.capability, resource)
+            _report_invalid(amounts, resource, field, f"{actual} must be <= {limit}", findings)
 
 
 def _format_amount(field: str, amounts: Mapping[str, int], resource: str) -> str:
@@ -321,20 +321,19 @@ def _check_resources_of_tree(queue: Queue, review: Review) -> None:
                 review.rests_on_queue(largest.name)
 
 
-def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
-    held = list(children)
+def _check_sums(parent: Queue, children: Sequence[Queue], findings: Findings) -> None:
     for field, limits in (
         ("guarantee", parent.guarantee),
         ("deserved", parent.effective_deserved),
     ):
         total: dict[str, int] = {}
-        for child in held:
+        for child in children:
             for name, amount in getattr(child, field).items():
                 total[name] = total.get(name, 0) + amount
         for resource in sorted(total):
             if total[resource] > limits.get(resource, 0):
                 named = ", ".join(
-                    sorted(each.name for each in held if getattr(each, field).get(resource))
+                    sorted(each.name for each in children if getattr(each, field).get(resource))
                 )
                 findings.deny(
                     f"parent queue {parent.name} validation failed: sum of children's {field} "

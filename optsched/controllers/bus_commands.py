@@ -53,11 +53,11 @@ COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
     """Return the Commands that target an object, from oldest to newest."""
-    word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
+    key = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
     # Creation times are in seconds, so Commands with equal times are sorted by resource version,
     # which etcd assigns in ascending order.
     return sorted(
-        world.list_indexed(COMMANDS_OF, word),
+        world.list_indexed(COMMANDS_OF, key),
         key=lambda command: (
             created_ms(command),
             int(version_of(command)) if is_decimal(version_of(command)) else 0,
@@ -73,8 +73,8 @@ def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     """
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
-    rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
-    return (*(delete_object(COMMAND, command) for command in old), *rest)
+    again = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
+    return (*(delete_object(COMMAND, command) for command in old), *again)
 
 
 def action_of(command: Manifest) -> str:

@@ -150,10 +150,10 @@ class CronJobs:
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
         name = f"{cron.meta.name}-{due_ms // 60_000}"
-        known = world.get(JOB, cron.meta.namespace, name)
-        if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
+        existing_job = world.get(JOB, cron.meta.namespace, name)
+        if existing_job is not None and is_controlled_by(existing_job, CRON_JOB, cron.meta.uid):
             return (*_update_status(case, due_ms), *missed, *again)
-        created = _create_job(case, name, due_ms, schedule, known)
+        created = _create_job(case, name, due_ms, schedule, existing_job)
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
     def _read_schedule(self, case: _Case) -> _Schedule | Emit:
@@ -207,14 +207,14 @@ def _last_missed_run(case: _Case, schedule: _Schedule) -> tuple[int | None, tupl
 
 
 def _create_job(
-    case: _Case, name: str, due_ms: int, schedule: _Schedule, known: Manifest | None
+    case: _Case, name: str, due_ms: int, schedule: _Schedule, existing_job: Manifest | None
 ) -> tuple[Effect, ...]:
     """Return the effects that create the due job, if the concurrency policy allows it.
 
-    `known` is an existing job with the same name that the CronJob does not own, or None.
+    `existing_job` is an existing job with the same name that the CronJob does not own, or None.
     """
     cron = case.cron
-    if known is not None:
+    if existing_job is not None:
         message = f"job {name} exists already and does not belong to this CronJob"
         return (case.emit(EventType.WARNING, "ForeignJob", message, name),)
     active = case.active
@@ -240,8 +240,8 @@ def _create_job(
         "spec": dict(cron.template.spec),
     }
     event = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
-    made = Then((Create(JOB, job), event))
-    return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), made)
+    creation = Then((Create(JOB, job), event))
+    return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), creation)
 
 
 def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:

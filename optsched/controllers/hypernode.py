@@ -142,13 +142,13 @@ def _read_fabric(
     source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
 ) -> tuple[Fabric, int]:
     """Return the fabric server of a source, and the time between queries in ms."""
-    where = config.get("endpoint")
-    if not isinstance(where, str) or not where.strip():
+    endpoint = config.get("endpoint")
+    if not isinstance(endpoint, str) or not endpoint.strip():
         raise ConfigError("ufm: config.endpoint is missing: set it to the URL of UFM, https://...")
-    url = where.strip().rstrip("/")
+    url = endpoint.strip().rstrip("/")
     scheme, has_scheme, _ = url.partition("://")
     if has_scheme and scheme not in ("http", "https"):
-        raise ConfigError(f"ufm: config.endpoint {where!r} is neither https nor http")
+        raise ConfigError(f"ufm: config.endpoint {endpoint!r} is neither https nor http")
     secret = subobject(subobject(source, "credentials"), "secretRef")
     name = secret.get("name")
     if not isinstance(name, str) or not name:
@@ -179,8 +179,8 @@ def _read_labels(name: str, levels: object) -> tuple[str, ...]:
     path = f"networkTopologyTypes.{name}"
     if len(name) > MAX_TYPE:
         raise ConfigError(f"{path}: has more than {MAX_TYPE} characters")
-    entries = levels if isinstance(levels, list) else []
-    found = [each.get("nodeLabel") if isinstance(each, dict) else None for each in entries]
+    tiers = levels if isinstance(levels, list) else []
+    found = [each.get("nodeLabel") if isinstance(each, dict) else None for each in tiers]
     if not found or not all(isinstance(label, str) and label for label in found):
         raise ConfigError(f"{path}: list a nodeLabel for each tier, the highest first")
     if len(set(found)) < len(found):

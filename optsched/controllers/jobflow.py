@@ -277,12 +277,12 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     have = status_of(case.manifest)
     desired: dict[str, Any] = {"state": {"phase": phase.value}}
     jobs = sorted(case.jobs.values(), key=name_of)
-    known = {p for phases in _LISTS.values() for p in phases}
+    listed_phases = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
         desired[field] = [name_of(job) for job in jobs if job_phase_of(job) in phases]
     deleted_jobs = sorted(job_name(case.flow.meta.name, template) for template in case.deleted_jobs)
     desired["completedJobs"] = sorted((*desired["completedJobs"], *deleted_jobs))
-    desired["unKnowJobs"] = [name_of(job) for job in jobs if job_phase_of(job) not in known]
+    desired["unKnowJobs"] = [name_of(job) for job in jobs if job_phase_of(job) not in listed_phases]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
     current = {name_of(job): _describe_job(job, before.get(name_of(job), {})) for job in jobs}
     kept = {name: before[name] for name in deleted_jobs if name in before}
@@ -392,8 +392,8 @@ _JOBS_OF: Final = Index(
 
 def reconcile_template(template: Manifest, world: World) -> Effects:
     """Return the status patch that lists the jobs created from a template."""
-    word = f"{namespace_of(template)}.{name_of(template)}"
-    jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, word))
+    key = f"{namespace_of(template)}.{name_of(template)}"
+    jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, key))
     if is_terminating(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:
         return ()
     body = {"status": {"jobDependsOnList": jobs}}
@@ -402,9 +402,9 @@ def reconcile_template(template: Manifest, world: World) -> Effects:
 
 
 def _job_wakes_template(job: Manifest, _: World) -> Iterator[Ref]:
-    word = annotations_of(job).get(BY_TEMPLATE, "")
-    namespace, name = namespace_of(job), word.removeprefix(f"{namespace_of(job)}.")
-    if word and name != word:
+    key = annotations_of(job).get(BY_TEMPLATE, "")
+    namespace, name = namespace_of(job), key.removeprefix(f"{namespace_of(job)}.")
+    if key and name != key:
         yield Ref(JOB_TEMPLATE, namespace, name)
 
 

@@ -157,8 +157,8 @@ class PodGroups:
             queue = desired["spec"]["queue"]
             obstacle = _find_obstacle(queue, world)
             if obstacle is None:
-                made = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
-                return (Create(POD_GROUP, made),)
+                new_group = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
+                return (Create(POD_GROUP, new_group),)
             # The scheduler emits the same message, so both become one Event.
             reason, message = obstacle
             code = reason.value
@@ -186,13 +186,13 @@ class PodGroups:
             or spec.get("schedulingGroup")
         ):
             return
-        made = group_name_of(pod)
+        own_group = group_name_of(pod)
         # The PodGroup of a Volcano Job named `podgroup` is also called `podgroup-<uid>`, but the
         # job controller creates it.
         owner = controller_of(pod) or {}
         is_of_job = is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
-        if named in ("", made) and not is_of_job:
-            yield f"{namespace_of(pod)}/{made}"
+        if named in ("", own_group) and not is_of_job:
+            yield f"{namespace_of(pod)}/{own_group}"
 
     def _find_queues(self, pod: Manifest) -> Iterator[str]:
         queue = annotations_of(pod).get(QUEUE_NAME)
@@ -320,14 +320,19 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
     """Yield a patch if a field that this controller sets has another value; keep other fields."""
     body: dict[str, Any] = {}
-    spec, known = desired["spec"], spec_of(group)
+    spec, old_spec = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
-    changed = {name: spec.get(name) for name in fields if known.get(name) != spec.get(name)}
+    changed = {name: spec.get(name) for name in fields if old_spec.get(name) != spec.get(name)}
     if changed:
-        body["spec"] = {n: replacement_patch(known.get(n), value) for n, value in changed.items()}
-    for subobject, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
+        body["spec"] = {
+            n: replacement_patch(old_spec.get(n), value) for n, value in changed.items()
+        }
+    for subobject, old_texts in (
+        ("annotations", annotations_of(group)),
+        ("labels", labels_of(group)),
+    ):
         texts = desired["metadata"].get(subobject, {})
-        fresh = {name: text for name, text in texts.items() if there.get(name) != text}
+        fresh = {name: text for name, text in texts.items() if old_texts.get(name) != text}
         if fresh:
             body.setdefault("metadata", {})[subobject] = fresh
     if body:

@@ -160,8 +160,10 @@ def _is_shut(name: str, world: World) -> bool:
 def _state_events(queue: Manifest, state: QueueState) -> Iterator[Emit]:
     before = str(status_of(queue).get("state") or "")
     if before and state is QueueState.OPEN:
-        known = before in _SHUT
-        message = "takes work again" if known else f"takes work again: its state was {before!r}"
+        was_closed = before in _SHUT
+        message = (
+            "takes work again" if was_closed else f"takes work again: its state was {before!r}"
+        )
         yield _emit(queue, OPEN_QUEUE, message, EventType.NORMAL)
     elif before not in _SHUT and state is not QueueState.OPEN:
         yield _emit(queue, CLOSE_QUEUE, "takes no new work", EventType.NORMAL)

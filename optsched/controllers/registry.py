@@ -50,7 +50,7 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
     )
 
 
-def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
+def chosen(controllers: Iterable[Controller], given_names: Iterable[str]) -> tuple[Controller, ...]:
     """Return the controllers that the option `--controllers` selects, as in Volcano.
 
     `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
@@ -59,9 +59,9 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}
-    given = [word.strip() for word in words if word.strip()]
-    selected = {_plain(word) for word in given if not word.startswith("-") and word != EVERY}
-    excluded = {_plain(word.removeprefix("-")) for word in given if word.startswith("-")}
+    given = [name.strip() for name in given_names if name.strip()]
+    selected = {_normalise(name) for name in given if not name.startswith("-") and name != EVERY}
+    excluded = {_normalise(name.removeprefix("-")) for name in given if name.startswith("-")}
     unknown = sorted(selected - known)
     listed = ", ".join(sorted(known))
     if unknown:
@@ -72,6 +72,6 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
     return tuple(controller for controller in every if controller.name in names)
 
 
-def _plain(word: str) -> str:
-    name = word.removesuffix("-controller")
+def _normalise(name: str) -> str:
+    name = name.removesuffix("-controller")
     return {"pg": "podgroup"}.get(name, name)

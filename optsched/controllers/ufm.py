@@ -127,13 +127,15 @@ def fabric_hypernodes(
     for shared, name, i in sorted(pairs):
         if shared and i not in taken and name not in taken.values():
             taken[i] = name
-    made: dict[str, dict[str, Any]] = {}
+    hypernodes: dict[str, dict[str, Any]] = {}
     for i, (first, hosts) in enumerate(groups):
         name = taken.get(i) or f"{LEAF}{hashlib.sha256(first.encode()).hexdigest()[:8]}"
-        made[name] = build_hypernode(name, {SOURCE: BY_UFM}, {"tier": 1}, hosts)
-    if made:
-        made[SPINE] = build_hypernode(SPINE, {SOURCE: BY_UFM}, {"tier": 2}, sorted(made))
-    return made
+        hypernodes[name] = build_hypernode(name, {SOURCE: BY_UFM}, {"tier": 1}, hosts)
+    if hypernodes:
+        hypernodes[SPINE] = build_hypernode(
+            SPINE, {SOURCE: BY_UFM}, {"tier": 2}, sorted(hypernodes)
+        )
+    return hypernodes
 
 
 def build_hypernode(

@@ -212,16 +212,16 @@ class EvictionTrial:
         preemptors = {a.task: a.preemptor for a in self.actions if isinstance(a, Evict)}
         evicted = np.array([task.key in preemptors for task in running.tasks], np.bool_)
         request = problem.classes.request[arrivals.task_class]
-        room = problem.allocatable - problem.used + problem.releasing
-        np.add.at(room, running.node_of[evicted], running.request[evicted])
-        np.subtract.at(room, arrivals.node, request)
+        future_idle = problem.allocatable - problem.used + problem.releasing
+        np.add.at(future_idle, running.node_of[evicted], running.request[evicted])
+        np.subtract.at(future_idle, arrivals.node, request)
         used = problem.queues.allocated.copy()
         np.subtract.at(used, running.queue_of[evicted], running.request[evicted])
         np.add.at(used, problem.queue_of[problem.gang_of[self._placements[0]]], request)
         gangs = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
         queues = {name: q for q, name in enumerate(problem.queues.names)}
         return EvictionState(
-            future_idle=room,
+            future_idle=future_idle,
             used=used,
             firm=used.copy(),
             evicted=evicted,

@@ -325,18 +325,18 @@ def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -
     """
     used = gain > 0
 
-    def take(i: int, rest: I64) -> I64 | None:
+    def subtract_request(i: int, rest: I64) -> I64 | None:
         return rest - gain[i] if bool((gain[i] <= rest)[used[i]].all()) else None
 
     first, rest = np.zeros(len(gain), np.bool_), left
     for i in range(len(gain)):
-        if (less := take(i, rest)) is not None:
+        if (less := subtract_request(i, rest)) is not None:
             first[i], rest = True, less
     if not len(gain) or len(gain) > _MOST_COMPARED:
         return [first]
     sets: list[tuple[tuple[int, ...], I64]] = [((), left)]
     for i in range(len(gain)):
-        sets += [((*s, i), less) for s, r in sets if (less := take(i, r)) is not None]
+        sets += [((*s, i), less) for s, r in sets if (less := subtract_request(i, r)) is not None]
     table = np.array(level_values, np.int64).reshape(len(gain), -1)
     sets.sort(key=lambda each: tuple(table[list(each[0])].sum(axis=0).tolist()), reverse=True)
     found = [first]
@@ -390,10 +390,10 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
     def fits(task_class: int) -> bool:
         if task_class not in known:
             request = problem.classes.request[task_class]
-            room = np.ones(len(free), np.bool_)
+            fits_node = np.ones(len(free), np.bool_)
             for r in np.flatnonzero(request).tolist():
-                room &= free[:, r] >= request[r]
-            known[task_class] = bool(room.any())
+                fits_node &= free[:, r] >= request[r]
+            known[task_class] = bool(fits_node.any())
         return known[task_class]
 
     shape_of = problem.shape_of[gangs]

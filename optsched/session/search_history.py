@@ -154,14 +154,14 @@ class _Search:
     def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:
         bounds = tuple(self._bounds)
 
-        def found() -> Incumbent:
+        def compute_incumbent() -> Incumbent:
             decisions = decide()
             outcome = Outcome(self._problem, decisions)
             pairs = zip(self._levels, bounds, strict=True)
             results = tuple(_result(level, level.value(outcome), bound) for level, bound in pairs)
             return Incumbent(self._turn, binds_of(self._problem, decisions), results)
 
-        return found
+        return compute_incumbent
 
 
 def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:

@@ -76,7 +76,7 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
     context = session.context
-    watch = None if context.watch is None else Listener(_Preview(context.watch).show)
+    watch = None if context.watch is None else Listener(_Preview(context.watch).show_progress)
     history = History(watch, session.clock.elapsed_s)
     if limits.budget_ms is None and context.solver is not None:
         context = replace(context, solver=_ProofRecorder(context.solver))
@@ -94,7 +94,7 @@ class _Preview:
         self._watch = watch
         self._early: list[Progress] = []
 
-    def show(self, progress: Progress) -> None:
+    def show_progress(self, progress: Progress) -> None:
         """Preview progress; until `_QUIET_S` seconds have passed, progress is held back."""
         self._early.append(replace(progress, turn=0))
         if progress.at_s < _QUIET_S:

@@ -121,7 +121,7 @@ def _change_svc_pod(draft: Draft, flags: Flags) -> None:
 def _list_host_variables(job: Job, config: str) -> list[dict[str, Any]]:
     """Return the environment variables with each task's hosts, their number and the first host."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
-    names = (f"VC_{task}_{what}" for task in tasks for what in ("HOSTS", "NUM"))
+    names = (f"VC_{task}_{suffix}" for task in tasks for suffix in ("HOSTS", "NUM"))
     listed = [
         {"name": name, "valueFrom": {"configMapKeyRef": {"name": config, "key": name}}}
         for name in names
@@ -212,10 +212,10 @@ def _list_ssh_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
     """Return the plugin's Secret, with the given or a generated key pair and the configuration."""
     config = {"data": {"config": _encode_base64(_write_ssh_config(job, flags.number(_SSH_PORT)))}}
     make = partial(_build_ssh_secret, config["data"])
-    given = KeyPair(flags.text(_SSH_PRIVATE_KEY), flags.text(_SSH_PUBLIC_KEY))
-    manifest = make(given)
+    given_keys = KeyPair(flags.text(_SSH_PRIVATE_KEY), flags.text(_SSH_PUBLIC_KEY))
+    manifest = make(given_keys)
     name = _secret_name(job)
-    if given.private:
+    if given_keys.private:
         return (PluginObject(SECRET, name, manifest, config),)
     return (PluginObject(SECRET, name, manifest, config, make),)
 
@@ -269,8 +269,8 @@ def _change_tensorflow_pod(draft: Draft, flags: Flags) -> None:
         TENSORFLOW.name, lambda: _write_json(_tensorflow_cluster(job, flags))
     )
     role_of = {flags.text(role): role for role in _TENSORFLOW_ROLES}
-    place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
-    config = f'{{"cluster":{cluster},"task":{_write_json(place)}}}'
+    tf_task = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
+    config = f'{{"cluster":{cluster},"task":{_write_json(tf_task)}}}'
     _add_env(draft.containers, _variable("TF_CONFIG", config))
 
 
@@ -450,12 +450,12 @@ PLUGINS: Final = {
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
     """Return (plugin, flags) pairs for a job's plugins and for the plugins that these require."""
-    given = job.spec.plugins
-    needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
+    arguments_of = job.spec.plugins
+    needed = {need for name in arguments_of if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(
-        (plugin, read_flags(tuple(given.get(name, ())), plugin.flags))
+        (plugin, read_flags(tuple(arguments_of.get(name, ())), plugin.flags))
         for name, plugin in PLUGINS.items()
-        if name in given or name in needed
+        if name in arguments_of or name in needed
     )
 
 

@@ -122,8 +122,8 @@ def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
         if occurrence.task is None or policy is None or policy.timeout_ms is None:
             continue
         since_ms = observed.now_ms if occurrence.since_ms is None else occurrence.since_ms
-        part = pod_key(occurrence.task.name, occurrence.index)
-        found[part] = PodDeletion(since_ms, occurrence.is_disruption)
+        key = pod_key(occurrence.task.name, occurrence.index)
+        found[key] = PodDeletion(since_ms, occurrence.is_disruption)
     return found
 
 
@@ -198,9 +198,9 @@ def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _observe_terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
-    known = observed.job.status.deletions
+    deletions = observed.job.status.deletions
     for (name, index), pod in observed.pods.items():
-        if pod.is_terminating and not pod.is_outdated and pod_key(name, index) not in known:
+        if pod.is_terminating and not pod.is_outdated and pod_key(name, index) not in deletions:
             meta = meta_of(pod.manifest)
             by_ms = time_ms(meta.get("deletionTimestamp"))
             grace = meta.get("deletionGracePeriodSeconds")
@@ -221,9 +221,9 @@ def _observe_terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _observe_absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     job = observed.job
     for task in job.spec.tasks:
-        known = sum(job.status.counts.by_task.get(task.name, {}).values())
+        num_known = sum(job.status.counts.by_task.get(task.name, {}).values())
         num_existing = sum(1 for pod in observed.pods_of(task))
-        num_absent = min(known, task.replicas) - num_existing
+        num_absent = min(num_known, task.replicas) - num_existing
         if num_absent <= 0:
             continue
         absent = [

@@ -135,9 +135,9 @@ def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str
     containers, init_containers = (
         [
             {**each, **{name: records(each, name) for name in _CONTAINER_LISTS}}
-            for each in records(spec, part)
+            for each in records(spec, list_name)
         ]
-        for part in ("containers", "initContainers")
+        for list_name in ("containers", "initContainers")
     )
     return Draft(
         job=job,
@@ -155,12 +155,12 @@ def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str
 
 def _finish_spec(draft: Draft) -> dict[str, Any]:
     spec = draft.spec
-    for part, found in (
+    for list_name, found in (
         ("containers", draft.containers),
         ("initContainers", draft.init_containers),
     ):
-        if found or part == "containers":
-            spec[part] = [
+        if found or list_name == "containers":
+            spec[list_name] = [
                 {
                     name: value
                     for name, value in each.items()
@@ -252,12 +252,12 @@ def _sync_object(
 ) -> Iterator[Effect]:
     labels = {wellknown.JOB_NAME: job.meta.name}
     where = (wanted.kind, job.meta.namespace, wanted.name)
-    known, unfollowed_metadata = world.get(*where), world.unfollowed_metadata(*where)
-    found = known or unfollowed_metadata
+    watched, unfollowed_metadata = world.get(*where), world.unfollowed_metadata(*where)
+    found = watched or unfollowed_metadata
     if found is None:
-        made = wanted.manifest
+        fields_to_create = wanted.manifest
         if wanted.with_keys is not None and new_keys is not None:
-            made = wanted.with_keys(new_keys())
+            fields_to_create = wanted.with_keys(new_keys())
         body = {
             "apiVersion": wanted.kind.api_version,
             "kind": wanted.kind.kind,
@@ -267,7 +267,7 @@ def _sync_object(
                 "labels": labels,
                 "ownerReferences": [owner_reference(JOB, manifest)],
             },
-            **made,
+            **fields_to_create,
         }
         yield Create(wanted.kind, body)
         return
@@ -276,20 +276,20 @@ def _sync_object(
         if owner and is_owned_as(owner, JOB) and owner.get("name") == job.meta.name:
             yield Again(LEFT_OVER_S)
             return
-        what = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
+        title = f"{wanted.kind.kind} {job.meta.namespace}/{wanted.name}"
         message = (
-            f"{what} was not created for this job: the job uses the object but does not change it"
+            f"{title} was not created for this job: the job uses the object but does not change it"
         )
-        yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=what)
+        yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=title)
         yield Again(TAKEN_S)
         return
     # Only labelled objects are watched. An object that Volcano created lacks the label, so the
     # label is added.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **wanted.kept}
-    if known is not None:
+    if watched is not None:
         changes = {}
         for name, fields in wanted.kept.items():
-            have = subobject(known, name)
+            have = subobject(watched, name)
             removed = [key for key in have if key not in fields and key not in _SECRETS]
             merged = {key: value for key, value in fields.items() if have.get(key) != value}
             if merged or removed:

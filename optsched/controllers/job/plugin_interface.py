@@ -56,16 +56,16 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
     Go, parsing ends at the first invalid argument.
     """
     values = dict(defaults)
-    left = list(arguments)
-    while left:
-        argument = left.pop(0)
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
         name, equals, text = argument.lstrip("-").partition("=")
         if not argument.startswith("-") or name not in values:
             accepted = ", ".join(f"--{known}" for known in values) or "no arguments"
             return Flags(values, (f"{argument!r} is not one of {accepted}",))
         is_switch = isinstance(values[name], bool)
         if not equals:
-            text = "true" if is_switch else left.pop(0) if left else ""
+            text = "true" if is_switch else remaining.pop(0) if remaining else ""
         value = _parse_value(text, values[name])
         if value is None:
             kind = "true or false" if is_switch else "a whole number"

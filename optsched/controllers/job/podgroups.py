@@ -59,7 +59,9 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
     """Return the desired PodGroup of a job; `manifest` is the job as decoded JSON."""
     meta = job.meta
-    own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
+    annotations = {
+        key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)
+    }
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
@@ -90,7 +92,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
             "name": group_name(job),
             "namespace": meta.namespace,
             "labels": dict(meta.labels),
-            "annotations": {**own, **mark},
+            "annotations": {**annotations, **mark},
             "ownerReferences": [owner_reference(JOB, manifest)],
         },
         "spec": spec,
@@ -118,11 +120,11 @@ def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
         *((task, task.min_available) for task in ordered),
         *((task, max(0, task.replicas - task.min_available)) for task in ordered),
     ]
-    left = minimums(job)["minMember"]
+    num_left = minimums(job)["minMember"]
     total: dict[str, int] = {}
     for task, limit in limits:
-        num_pods = min(limit, left)
-        left -= num_pods
+        num_pods = min(limit, num_left)
+        num_left -= num_pods
         usage = _compute_usage(task) if num_pods else {}
         for resource, amount in usage.items():
             total[resource] = total.get(resource, 0) + amount * num_pods
@@ -157,9 +159,9 @@ def _spec_changes(group: Manifest, desired: Mapping[str, Any]) -> dict[str, Any]
     for name, new in desired.items():
         old = have.get(name)
         if isinstance(new, dict):
-            known = old if isinstance(old, dict) else {}
-            changed = {key: value for key, value in new.items() if known.get(key) != value}
-            merged = {**changed, **dict.fromkeys(known.keys() - new.keys())}
+            old_fields = old if isinstance(old, dict) else {}
+            changed = {key: value for key, value in new.items() if old_fields.get(key) != value}
+            merged = {**changed, **dict.fromkeys(old_fields.keys() - new.keys())}
             if merged:
                 changes[name] = merged
         elif old != new and (old or new):
@@ -215,10 +217,10 @@ def _compute_usage(task: TaskSpec) -> dict[str, int]:
             {**each, "resources": {"requests": subobject(each, "resources").get("requests")}}
             for each in records(named, name)
         ]
-    spec, own = (Fields({"spec": each}, POD_SCHEMA, "", []) for each in (template, named))
+    spec, requests_only = (Fields({"spec": each}, POD_SCHEMA, "", []) for each in (template, named))
     counted = pod_request(spec.record("spec"), spec.record("status"))
     usage = pod_usage(spec.record("spec"), counted)
-    requests = pod_request(own.record("spec"), own.record("status"))
+    requests = pod_request(requests_only.record("spec"), requests_only.record("status"))
     of_quotas = {name: amount for name, amount in usage.items() if name not in counted}
     return {**of_quotas, **dict.fromkeys(counted, 0), **requests}
 

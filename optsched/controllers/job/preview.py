@@ -94,34 +94,34 @@ def preview_jobs(
     tuple
         An object, its location, and the field errors of a Job that could not be parsed.
     """
-    known = [(obj, where) for obj, where in objects]
+    located = [(obj, location) for obj, location in objects]
     classes = {
         name: obj
-        for obj, _ in known
+        for obj, _ in located
         if isinstance(obj, dict)
         and obj.get("kind") == PRIORITY_CLASS.kind
         and isinstance(name := meta_of(obj).get("name"), str)
     }
-    owned = {key for obj, _ in known for key in _find_owners(obj)}
-    for obj, where in known:
+    owned = {key for obj, _ in located for key in _find_owners(obj)}
+    for obj, location in located:
         is_job = isinstance(obj, dict) and kind_of(obj) == JOB
         if not is_job or _read_key(obj) in owned or job_phase_of(obj) in _ENDED:
-            yield obj, where, ()
+            yield obj, location, ()
             continue
         namespace, name = _read_key(obj)
         meta = {**meta_of(obj), "namespace": namespace, "uid": "job"}
         found, errors = expand_job({**obj, "metadata": meta}, classes)
         if found is None:
-            yield obj, where, errors
+            yield obj, location, errors
             continue
         group_meta = {**found.group["metadata"], "name": name}
-        yield {**found.group, "metadata": _copy_metadata(group_meta, meta)}, where, ()
+        yield {**found.group, "metadata": _copy_metadata(group_meta, meta)}, location, ()
         for pod in found.pods:
             annotations = dict(pod["metadata"].get("annotations") or {})
             named = (key for key in wellknown.GROUP_NAME_ANNOTATIONS if key in annotations)
             annotations |= dict.fromkeys(named, name)
             pod_meta = {**pod["metadata"], "annotations": annotations}
-            yield {**pod, "metadata": _copy_metadata(pod_meta, meta)}, where, ()
+            yield {**pod, "metadata": _copy_metadata(pod_meta, meta)}, location, ()
 
 
 def _copy_metadata(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:

@@ -277,13 +277,13 @@ def _start_action(case: _Case, order: Order) -> Effects:
     if phase is JobPhase.RESTARTING:
         restarts = _record_restart(restarts, order, job.spec.max_retry)
         # Keep the stored deletions of the pods that this action does not restart.
-        target, known = _find_restart_target(order), job.status.deletions
+        target, deletions = _find_restart_target(order), job.status.deletions
         kept = {
-            part: known[part]
+            key: deletions[key]
             for task in job.spec.tasks
-            if known
+            if deletions
             for index in range(task.replicas)
-            if (part := pod_key(task.name, index)) in known
+            if (key := pod_key(task.name, index)) in deletions
             and target not in keys_of_pod(task, index)
         }
     command_uid = "" if order.command is None else uid_of(order.command)

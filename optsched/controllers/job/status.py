@@ -240,9 +240,9 @@ def _find_differences(
     for name, value in desired.items():
         old = have.get(name)
         if isinstance(value, dict):
-            known = old if isinstance(old, dict) else {}
-            removed = dict.fromkeys(name for name in known if name not in value)
-            inner = {**_find_differences(known, value), **removed}
+            old_fields = old if isinstance(old, dict) else {}
+            removed = dict.fromkeys(name for name in old_fields if name not in value)
+            inner = {**_find_differences(old_fields, value), **removed}
             if inner:
                 changes[name] = inner
         elif old != value and (is_first or old is not None or value not in _NOTHING):
