@@ -78,19 +78,11 @@ def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[s
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
-    """Group the rows that are equal in all given columns.
+    """Group the rows that are equal in all columns, which are one or more arrays of length n.
 
-    Parameters
-    ----------
-    columns
-        One or more arrays of equal length n. Row i consists of element i of each array.
-
-    Returns
-    -------
-    tuple
-        `group_of` (n,) is the group index of each row; groups are numbered from 0 in lexicographic
-        order of their rows. `first` is the index of the first row of each group.
-
+    Returns `group_of` (n,) and `first`. `group_of` is the group index of each row; groups are
+    numbered from 0 in lexicographic order of their rows. `first` is the index of the first row of
+    each group.
     """
     _, first, group_of = np.unique(columns[0], return_index=True, return_inverse=True)
     for column in columns[1:]:

@@ -46,15 +46,9 @@ FEW_RESOURCES: Final = 32
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
     """Compile a snapshot into a problem.
 
-    Parameters
-    ----------
-    snapshot
-        The cluster snapshot to compile.
-    previous
-        The problem of an earlier snapshot that shares objects with this one. The run time then
-        depends on the number of changed objects. Apart from the resource columns, which the problem
-        inherits, `previous` does not affect the problem.
-
+    `previous` is the problem of an earlier snapshot that shares objects with `snapshot`. The run
+    time then depends on the number of changed objects. Apart from the resource columns, which the
+    problem inherits, `previous` does not affect the problem.
     """
     if previous is not None and previous.snapshot is snapshot:
         return previous

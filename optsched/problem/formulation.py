@@ -83,13 +83,10 @@ def gang_classes(
 ) -> GangClasses:
     """Group the unblocked gangs with pending tasks into gang classes.
 
+    Gangs with different values of `tiers.of` or `tiers.mark` are in different classes.
+
     Parameters
     ----------
-    problem
-        The problem.
-    tiers
-        The tiers of the gangs. Gangs with different values of `tiers.of` or `tiers.mark` are in
-        different classes.
     apart
         (G,) mask of the gangs that each form a class of their own, or None if there are none.
     kinds

@@ -129,7 +129,7 @@ class LinearModel:
         lower: ArrayLike = -UNLIMITED,
         upper: ArrayLike = UNLIMITED,
     ) -> I64:
-        """Add linear rows, given as parallel arrays of terms.
+        """Add linear rows, given as parallel arrays of terms, and return the indices of the rows.
 
         Parameters
         ----------
@@ -137,13 +137,8 @@ class LinearModel:
             Row, variable and coefficient of each term; rows are numbered from 0 in each call. Terms
             with coefficient 0 are dropped.
         lower, upper
-            Bounds of the rows, one element per row or a single element for all rows. At least
-            one of `lower` and `upper` has one element per row, which determines the number of rows.
-
-        Returns
-        -------
-        I64
-            Indices of the added rows in the model.
+            Bounds of the rows, one element per row or a single element for all rows. At least one
+            of `lower` and `upper` has one element per row, which determines the number of rows.
 
         """
         self._flush()

@@ -143,18 +143,7 @@ class Demand:
 
 
 def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Demand) -> QueueArrays:
-    """Return the queues as arrays.
-
-    Parameters
-    ----------
-    queues
-        Queues, sorted by name.
-    resources
-        Resource names of axis R.
-    demand
-        Allocated, claimed and requested amounts of each queue's gangs.
-
-    """
+    """Return the queues, which are sorted by name, with their demand as arrays."""
     parent_of, cyclic = _parents(queues)
     closed = _closed(queues, parent_of, cyclic)
     weights = [(q.weight, q.priority, q.created_ms) for q in queues]

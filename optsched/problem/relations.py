@@ -360,15 +360,14 @@ def count_coming(
 ) -> Relations:
     """Return relations whose counts include the tasks that this session has decided.
 
+    Nominated tasks count for anti-affinity and host ports, but not for affinity and spread.
+
     Parameters
     ----------
-    relations
-        The relations before the decisions.
     shapes, selecting
         (C,) `TaskShape` of each task class, and indices of the terms that select its tasks.
     tasks, nominated
         Task class and node of each placed task and of each nominated task, as two arrays (m,).
-        Nominated tasks count for anti-affinity and host ports, but not for affinity and spread.
 
     """
     if not (relations.terms or relations.ports):

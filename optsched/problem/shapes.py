@@ -353,8 +353,6 @@ def gang_row(
 
     Parameters
     ----------
-    gang
-        The gang.
     relations
         Maps the key of a pending task to the terms of other pods that select the task; None if no
         term selects a task.

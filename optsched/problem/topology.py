@@ -199,20 +199,10 @@ def topology_arrays(
     columns: NodeColumns,
     previous: tuple[Snapshot, TopologyArrays] | None,
 ) -> TopologyArrays:
-    """Compile the network of a snapshot into arrays.
+    """Compile the network of a snapshot into arrays, for the gang shapes `shapes` (S,).
 
-    Parameters
-    ----------
-    snapshot
-        The cluster snapshot.
-    shapes
-        (S,) gang shapes of the problem.
-    columns
-        Node labels of the snapshot as integer columns.
-    previous
-        An earlier snapshot with its topology arrays, whose forest of HyperNodes is reused if nodes
-        and HyperNodes did not change.
-
+    `previous` holds an earlier snapshot with its topology arrays. The forest of HyperNodes is
+    reused if nodes and HyperNodes did not change.
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
     requests = (r for s in shapes for r in (s.topology, *(part.topology for part in s.parts)))

@@ -191,17 +191,7 @@ def improve(
 ) -> Solution:
     """Return the best solution found within the limits, or the incumbent if none is better.
 
-    Parameters
-    ----------
-    problem, rules
-        The problem, and the rules of the policy.
-    goal
-        Tiers of gangs and objective levels; see `Goal`.
-    incumbent
-        The greedy solution, or a better solution.
-    search
-        The solver, the limits of the solve and the progress callback.
-
+    `goal` holds the tiers of gangs and the levels of the policy.
     """
     part = whole = _exclude_final_gangs(problem, rules, goal, incumbent)
     limits, best, stopped = search.limits, incumbent, ""

@@ -139,19 +139,9 @@ def maximize(
 ) -> Result:
     """Maximise the objective of a model.
 
-    Parameters
-    ----------
-    task, effort
-        The model, and the limits of the solve.
-    watch
-        Receives each better solution and, if there is a time limit, each better bound. Solver
-        threads may call `watch`, one call at a time.
-
-    Raises
-    ------
-    NumbersTooLarge
-        The sum of a row could overflow.
-
+    `watch` receives each better solution and, if there is a time limit, each better bound. Solver
+    threads may call `watch`, one call at a time. Raises `NumbersTooLarge` if the sum of a row could
+    overflow.
     """
     built = _build(task, effort.gap)
     solver = create_solver()

@@ -124,22 +124,16 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each finished level.
 
-    Returns the reason why some level is not proved optimal, or an empty string.
+    Returns the reason why some level is not proved optimal, or an empty string. Raises
+    `NumbersTooLarge` if the numbers of the model are too large for CP-SAT, and `TooManyCapacities`
+    if the requests have too many distinct sums.
 
     Parameters
     ----------
-    model, limits
-        The level model, and the limits of the solve.
     now
         A monotonic clock in seconds, which is not read if `limits.budget_ms` is None.
     on_step
         Receives all progress. Solver threads may call `on_step`, one call at a time.
-
-    Raises
-    ------
-    NumbersTooLarge, TooManyCapacities
-        The numbers of the model are too large for CP-SAT, or the requests have too many distinct
-        sums.
 
     """
     clock = Clock(limits, now)

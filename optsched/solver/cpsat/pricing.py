@@ -246,17 +246,8 @@ class Pricer:
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
         """Group the node classes by table and compute the axes of the tables.
 
-        Parameters
-        ----------
-        capacity, request, allowed
-            The arrays of that name in `Configurations`: idle capacity of node classes (K, R),
-            requests of task classes (C, R), and mask of allowed pairs (K, C).
-
-        Raises
-        ------
-        TooManyCapacities
-            The tables would have too many cells.
-
+        The arrays have the shapes of the arrays of that name in `Configurations`. Raises
+        `TooManyCapacities` if the tables would have too many cells.
         """
         self._num_classes = len(request)
         self._groups: list[_Group] = []

@@ -170,16 +170,10 @@ class WorkerProcess:
             self._overlapped = None
 
     def work(self, work: object, seconds: float | None) -> Generator[Any, None, str]:
-        """Yield the results of the job as they arrive, and return why the job ended.
+        """Yield the results of the job as they arrive, and return the reason why the job ended.
 
-        Parameters
-        ----------
-        work
-            A `Work`, or the arguments of a solve.
-        seconds
-            Expected duration in seconds, or None for no limit. The process is killed after about
-            1.5 times the expected duration.
-
+        `work` is a `Work`, or the arguments of a solve. `seconds` is the expected duration, or None
+        for no limit. The process is killed after about 1.5 times the expected duration.
         """
         if self._is_stopped is not None and self._is_stopped():
             return STOPPED

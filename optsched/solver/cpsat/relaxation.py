@@ -350,13 +350,7 @@ class Charged:
 def charge(master: Master, objective: Expression, prices: RowPrices, priced: Priced) -> Charged:
     """Return the bound on the objective that integer row prices prove.
 
-    Parameters
-    ----------
-    master, objective, prices
-        The master problem, the objective to maximise, and integer row prices.
-    priced
-        The best configurations of the node classes at these prices.
-
+    `priced` holds the best configurations of the node classes at these prices.
     """
     total, reduced = master.charge_rows(objective, prices.prices, prices.scale)
     nodes = zip(priced.worth.tolist(), master.nodes.multiplicity.tolist(), strict=True)

@@ -284,12 +284,8 @@ class NodeTable:
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
         """Return nodes for `number` tasks, placed one after another on the node of the best score.
 
-        Returns
-        -------
-        tuple
-            Nodes in ascending order, and the number of tasks on each. Fewer than `number` tasks get
-            a node if too little capacity is idle. The node table is not changed.
-
+        Returns the nodes in ascending order, and the number of tasks on each. Fewer than `number`
+        tasks get a node if too little capacity is idle. The node table is not changed.
         """
         view = self._scored(task_class)
         best = _best(lens.apply_to(view.score), number)

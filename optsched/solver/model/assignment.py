@@ -36,8 +36,8 @@ def assign_tasks(
 
     Parameters
     ----------
-    form, solution
-        The aggregated model, and the values (variables,) of its variables.
+    solution
+        The values (variables,) of the variables of the aggregated model.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
         class that the node can hold. Each array has at least one element per placed task of its

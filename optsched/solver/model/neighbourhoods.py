@@ -64,8 +64,6 @@ def choose_nodes(
 
     Parameters
     ----------
-    problem, tiers, decisions
-        The problem, the gangs' tiers and the incumbent.
     most
         (C, N) number of tasks of each class that fit each node without other pending tasks.
     number, seed
@@ -96,15 +94,7 @@ def choose_gangs(
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on nodes of the
     neighbourhood. Up to `FEW_CLASSES` / 2 other task classes belong to waiting gangs, preferably of
-    important tiers.
-
-    Parameters
-    ----------
-    problem, tiers, decisions, number, seed
-        See `choose_nodes`.
-    neighbourhood
-        The nodes, and how many tasks of each class fit each node.
-
+    important tiers. `number` and `seed` are those of `choose_nodes`.
     """
     nodes, most = neighbourhood
     is_open = problem.shape_of >= 0

@@ -210,19 +210,11 @@ class Candidates(NamedTuple):
 def find_candidates(
     facts: SessionFacts, reach: frozenset[str], *, waives: bool = True
 ) -> Candidates:
-    """Find all running tasks that some plan may evict.
+    """Find all running tasks that some plan may evict by the actions `reach` (preempt, reclaim).
 
-    Parameters
-    ----------
-    facts
-        The running tasks and the deserved shares of queues.
-    reach
-        The actions of the policy that may evict tasks: preempt, reclaim.
-    waives
-        Whether to include protected tasks that only reclaims within a guarantee may evict. Only a
-        bounding model may include these tasks, because the candidates do not depend on the
-        reclaiming gang.
-
+    If `waives` is True, protected tasks that only reclaims within a guarantee may evict are
+    included. Only a bounding model may include these tasks, because the candidates do not depend on
+    the reclaiming gang.
     """
     problem, running = facts.problem, facts.running
     gangs = problem.open_gangs

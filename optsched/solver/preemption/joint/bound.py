@@ -61,12 +61,12 @@ def bound_with_evictions(
 
     A bound covers all plans whose earlier levels are at least as good as `values`. The joint model
     omits constraints on evictions that are no linear rows, so the bounds are valid but may be
-    loose.
+    loose. Returns None if the model is too large, or if a bound contradicts the plan's values.
 
     Parameters
     ----------
-    problem, rules
-        The problem before any eviction, and the rules of the policy.
+    problem
+        The problem before any eviction.
     goal
         Tiers of gangs and objective levels of the problem.
     values
@@ -76,11 +76,6 @@ def bound_with_evictions(
     solve
         The solver, the limits of one solve, and a function that returns the remaining milliseconds,
         or None without a time limit.
-
-    Returns
-    -------
-    EvictionBounds | None
-        The bounds, or None if the model is too large or a bound contradicts the plan's values.
 
     """
     tiers, levels = goal

@@ -50,12 +50,11 @@ def add_entitlement_rows(
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow a victim only if some admitted gang is entitled to evict it.
 
+    Returns the variables (K,) that count the reclaimed tasks of each group, or -1 where none may be
+    reclaimed, and the pairs of a reclaimer class and a lending queue.
+
     Parameters
     ----------
-    form
-        The joint model.
-    facts
-        The running tasks and the deserved shares of queues.
     groups, evict
         Groups of equal candidate victims, and the eviction variable (K,) of each group.
     who
@@ -65,12 +64,6 @@ def add_entitlement_rows(
     able
         Gang classes for which tasks may be evicted. None means a bounding model. There, tasks may
         be evicted for all classes, and conditions that are no linear rows are omitted.
-
-    Returns
-    -------
-    tuple
-        The variables (K,) that count the reclaimed tasks of each group, or -1 where none may be
-        reclaimed, and the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who

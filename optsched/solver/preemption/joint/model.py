@@ -128,26 +128,16 @@ def encode_joint(
     reach: frozenset[str],
     waiting_gangs: WaitingGangs | None = None,
 ) -> JointModel | None:
-    """Encode a session as a joint model without levels.
+    """Encode a session, before any eviction, as a joint model without levels.
 
-    Parameters
-    ----------
-    problem, rules, tiers
-        The problem before any eviction, the rules of the policy, and the tiers of gangs.
-    reach
-        The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
-    waiting_gangs
-        The waiting gangs for an exact model, or None for a bounding model. Every solution of an
-        exact model is a valid plan, but the model excludes some valid plans. A bounding model
-        excludes no valid plan, but some of its solutions are not valid plans.
+    An exact model needs the waiting gangs; a bounding model has `waiting_gangs` None. Every
+    solution of an exact model is a valid plan, but the model excludes some valid plans. A bounding
+    model excludes no valid plan, but some of its solutions are not valid plans. `reach` holds the
+    actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
 
-    Returns
-    -------
-    JointModel | None
-        The joint model, or None if it would have more than `MOST_VARIABLES` integer variables. For
-        an exact model, the result is also None if the model has too many pairs of a reclaimer class
-        and a lending queue, or if `is_tied` is true.
-
+    Returns None if the model would have more than `MOST_VARIABLES` integer variables. For an exact
+    model, the result is also None if the model has too many pairs of a reclaimer class and a
+    lending queue, or if `is_tied` is true.
     """
     is_exact = waiting_gangs is not None
     if is_exact and is_tied(problem, rules):

@@ -91,28 +91,22 @@ def find_victims_jointly(
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
     `decisions`, because evictions for a placed gang would only release capacity for other gangs.
 
+    Returns None if the model is too large or omits rules on nodes, if the time limit is reached, or
+    if no valid eviction remains.
+
     Parameters
     ----------
-    problem, rules
-        The problem before any eviction, and the rules of the policy.
+    problem
+        The problem before any eviction.
     goal
         The tiers of the gangs, and the levels of the problem.
     decisions
         The placements without evictions, from which the solver starts.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
-    settings
-        The solver, the limits of a solve, and the remaining time.
     drop_invalid
         Removes the actions of gangs that violate rules, least important gangs first, and returns
         the remaining actions.
-
-    Returns
-    -------
-    EvictionPlan | None
-        Victims and nominations. The result is None if the model is too large or omits rules on
-        nodes. The result is also None if the time limit is reached, or if no valid eviction
-        remains.
 
     """
     tiers, levels = goal

@@ -165,9 +165,6 @@ class EvictionCompiler:
 
         Parameters
         ----------
-        gang, state, within
-            The gang, the cluster after earlier evictions, and the mask (N,) of the nodes that the
-            gang may use, or None for all nodes.
         rest
             (E,) maximum number of tasks beyond the gang's minimum. The queue then gains at most the
             unused guarantees of itself and its ancestors. None means the gang's minimum.

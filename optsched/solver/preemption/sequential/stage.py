@@ -155,17 +155,8 @@ def find_victims(
 ) -> EvictionPlan:
     """Find victims and nominations for the gangs that are pending in `decisions`.
 
-    Parameters
-    ----------
-    problem, rules, tiers
-        The problem before any eviction, the rules of the policy, and the tiers of gangs.
-    decisions
-        The placements without evictions.
-    reach
-        The actions of the policy that may evict tasks: preempt, reclaim.
-    settings
-        The solver, the limits of a solve, and the remaining time.
-
+    `problem` is the problem before any eviction. `reach` holds the actions of the policy that may
+    evict tasks: preempt, reclaim.
     """
     outcome = Outcome(problem, decisions)
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
