@@ -152,8 +152,6 @@ class Formulation:
 
     Attributes
     ----------
-    problem, gangs
-        The problem and its gang classes.
     model
         The linear model with the variables and rows added so far.
     start

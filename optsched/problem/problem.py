@@ -67,8 +67,6 @@ class GangShapes:
 
     Attributes
     ----------
-    shapes
-        (S,) the gang shape objects.
     start
         (S+1,) offsets into axis E: gang shape s has the entries start[s] to start[s+1]-1.
     class_of, count

@@ -30,14 +30,10 @@ class QueueTree:
 
     Attributes
     ----------
-    names
-        (Q,) queue names.
     parent_of
         (Q,) index of the parent queue, or -1 if the parent does not exist.
     subtree
         (Q, Q) whether queue j is queue i or one of its descendants, at element [i, j].
-    weight, priority, created_ms
-        (Q,) attributes of the Queue objects.
 
     """
 

@@ -39,8 +39,6 @@ class Running:
 
     Attributes
     ----------
-    tasks
-        (V,) the task objects.
     gang_of, node_of, queue_of
         (V,) gang, node and queue index of each task; the queue is -1 if the gang's queue does not
         exist.

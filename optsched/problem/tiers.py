@@ -34,8 +34,6 @@ class Tiers:
         classes.
     factor
         (G,) factor by which the weight of each gang within the tier is multiplied.
-    names
-        The name of each tier.
 
     """
 

@@ -175,8 +175,6 @@ class TopologyArrays:
         (S,) topology bounds of each gang shape.
     cell_of
         (N,) cell of each node. A cell is a set of nodes in the same domains of every forest.
-    num_cells
-        Number of cells.
 
     """
 

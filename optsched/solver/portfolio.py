@@ -124,8 +124,6 @@ class LevelProgress:
 
     Attributes
     ----------
-    number, name
-        Index and name of the level.
     at_s
         Seconds since the solver started; deterministic seconds if there is no time limit.
     value, bound
@@ -289,8 +287,6 @@ class _OpenProblem:
     ----------
     goal
         The tiers of gangs, and the levels with bounds that hold for this problem.
-    decisions
-        The incumbent.
     left_out
         Names of the reasons why the problem omits gangs.
 

@@ -48,16 +48,12 @@ class WhatIf:
 
     Attributes
     ----------
-    movables
-        The tasks that may move.
     problem
         The what-if problem of `movables`. Gangs that the model omits are already decided.
     base
         The decisions without moves, on the axes of `problem`.
     requesting
         (G,) mask of the gangs that may start in addition to the gangs that `base` places.
-    tiers
-        The tiers of the gangs in `problem`.
     priority
         (G,) priority of each gang. Gangs with different priorities are in different gang classes.
 

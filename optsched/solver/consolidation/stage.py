@@ -77,12 +77,8 @@ class MoveSearchSettings:
     ----------
     levels
         Names of the levels that the policy uses.
-    tiers_of
-        Returns the tiers of a problem.
     left_ms
         Returns the remaining wall time in milliseconds, or None if the solve reads no clock.
-    limits
-        The limits of one solve.
     excluded_gangs, unmovable_gangs
         Keys of the gangs for which no task may move, and keys of the gangs whose tasks may not
         move.

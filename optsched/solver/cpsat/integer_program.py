@@ -60,8 +60,6 @@ class Task:
     ----------
     lower, upper, rows
         Bounds of the variables, and the rows; a variable with equal bounds is a constant.
-    objective
-        The expression to maximise.
     at_least, at_most
         Known bounds of the objective, or None. The solver excludes solutions whose objective is
         outside these bounds.
@@ -85,8 +83,6 @@ class Result:
 
     Attributes
     ----------
-    outcome
-        The status of the solve.
     value, bound
         The value and the upper bound of the objective, or None without a solution.
     solution
@@ -109,8 +105,6 @@ class SolverProgress:
 
     Attributes
     ----------
-    bound
-        Upper bound of the objective.
     solution
         (variables,) values of a better solution, or None if only the bound improved.
     work_s

@@ -181,8 +181,6 @@ class LevelUpdate:
 
     Attributes
     ----------
-    level
-        Index of the level.
     value, bound
         The level's value in the incumbent, and a bound on its best possible value; None if unknown.
     status

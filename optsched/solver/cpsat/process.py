@@ -47,8 +47,6 @@ class Solved:
     updates
         One update per level that the solver reached. If a solve with progress reports is stopped,
         the last update may belong to an unfinished level.
-    stopped
-        The reason why the solve ended.
 
     """
 

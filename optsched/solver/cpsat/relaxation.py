@@ -158,8 +158,6 @@ class Vertex:
 
     Attributes
     ----------
-    values
-        (variables,) values of the variables.
     bound
         Upper bound on the objective that the row prices prove, or None.
     """

@@ -70,8 +70,6 @@ class EvictionLog:
 
     Attributes
     ----------
-    committed
-        The committed evictions.
     num_commits
         Number of gangs for which evictions or nominations have been committed.
     uncommitted

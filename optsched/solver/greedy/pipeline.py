@@ -71,10 +71,6 @@ class GreedyOptions:
         gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
         capabilities of its queues, its request is reserved: plugins count the gang as enqueued.
         Only the first such gang gets this reservation.
-    proposers
-        The custom actions of the policy.
-    faults
-        Collects errors of custom actions.
     is_late
         Returns True once the time limit of `preempt` and `reclaim` is over. Both actions then stop;
         earlier evictions stay valid.

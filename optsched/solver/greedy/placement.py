@@ -95,8 +95,6 @@ class PlacementState:
         (T,) node index and (T,) nominated node index of each task, or `UNPLACED`.
     ledger, plugins
         The sums over all placements of the session, and the plugins of the policy.
-    table
-        Node table of idle capacity.
     later
         Node table of future idle capacity, or None if no pod is terminating.
     changes

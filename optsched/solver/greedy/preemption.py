@@ -83,8 +83,6 @@ class GreedyPreemption:
     ----------
     placing, running, plugins
         The placements and the running tasks of the session, and the plugins of the policy.
-    log
-        The evictions of the session.
 
     """
 

@@ -48,8 +48,6 @@ class ReservationRequest:
         Indices of gangs, in the order in which they get reservations.
     may_hold
         Gangs that may reserve nodes whose running pods have no known end time.
-    most
-        Maximum number of reservations in the session.
 
     """
 

@@ -47,10 +47,6 @@ class Goal:
 
     Attributes
     ----------
-    tiers
-        The tiers of the gangs.
-    levels
-        The levels, most important first.
     known
         The value of each level in the incumbent.
     bounds

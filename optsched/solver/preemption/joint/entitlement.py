@@ -160,10 +160,6 @@ class ReclaimerClass(NamedTuple):
 
     Attributes
     ----------
-    queue
-        The index of the queue.
-    classes
-        (H,) mask of the gang classes.
     always, sometimes
         (R,) masks of the resources that all tasks of the classes request, and of the resources that
         at least one task requests.

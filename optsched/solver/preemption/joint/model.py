@@ -82,8 +82,6 @@ class JointModel:
 
     Attributes
     ----------
-    form
-        The aggregated model of gangs and queues.
     facts
         The running tasks and the deserved shares of queues.
     groups

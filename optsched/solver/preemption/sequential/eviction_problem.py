@@ -39,8 +39,6 @@ class EvictionState:
         (Q, R) the part of `used` that is certain: running tasks that are not evicted, and tasks
         placed for gangs that evict. The session places all other pending gangs again after the
         evictions, and may then place fewer.
-    evicted
-        (V,) mask of evicted tasks.
     spent
         Number of evictions counted against each disruption budget, in the order of the snapshot.
     came
@@ -159,8 +157,6 @@ class VictimGang:
 
     Attributes
     ----------
-    gang
-        Index of the gang on axis G.
     held, surplus
         Number of the gang's running tasks, and how many of them exceed its minimum.
     by_role
@@ -299,8 +295,6 @@ class GuaranteeReserve:
     pool
         Maximum sum of the top-level queues' `claims`. The maximum does not apply if the gang does
         not increase this sum of claims.
-    queue
-        Index of the gang's queue.
 
     """
 
@@ -320,12 +314,8 @@ class EvictionConstraints:
     ----------
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
-    limits
-        Limits of queues, reclaims and disruption budgets.
     lendings
         Limits on what each lending queue gives back.
-    reserves
-        The guarantees of queues, per requested resource.
     blocked
         Nodes that an entry can use only after certain groups are evicted.
     others
@@ -347,10 +337,6 @@ class EvictionProblem:
 
     Attributes
     ----------
-    gang
-        Index of the gang on axis G.
-    is_started
-        Whether the gang already has its minimum.
     task_class, most, role
         (E,) task class, maximum number of tasks to place, and role number of each entry, which is a
         group of equal pending tasks.
@@ -370,10 +356,6 @@ class EvictionProblem:
     second
         (N,) mask of the nodes outside the preferred shard, which are used only if no solution of
         equal cost uses preferred nodes.
-    groups
-        The groups of possible victims.
-    constraints
-        The limits on evictions and placements.
 
     """
 

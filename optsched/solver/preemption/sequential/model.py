@@ -43,10 +43,6 @@ class Encoded:
 
     Attributes
     ----------
-    model
-        The level model.
-    levels
-        Names of the objective levels.
     evict, whole
         (K,) variables that count the victims of each group, and (J,) binary variables that are 1 if
         a victim gang is evicted entirely.

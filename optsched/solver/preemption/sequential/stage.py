@@ -65,8 +65,6 @@ class VictimSearchSettings:
         The solver, or None to use only heuristic solutions.
     left_ms
         Returns the remaining wall time in milliseconds, or None in deterministic mode.
-    limits
-        The limits of one solve.
     excluded_gangs
         Gangs for which no task may be evicted.
     by_trial
