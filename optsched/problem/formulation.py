@@ -232,7 +232,7 @@ class Formulation:
         for each, comes in _group_terms(number, variable, factor).items():
             free = int(limit.ravel()[each])
             most = max(int(upper[v]) for v, _ in comes)
-            self.model.add_room(comes, goes.get(each, ()), free, most)
+            self.model.add_limit(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
         """Return the amount of a resource that victims in the queues of a mask (Q,) release."""

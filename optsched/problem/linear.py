@@ -192,29 +192,30 @@ class LinearModel:
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
         return int(flag)
 
-    def add_room(
+    def add_limit(
         self,
-        comes: Sequence[tuple[int, int]],
-        goes: Sequence[tuple[int, int]],
-        free: int,
+        uses: Sequence[tuple[int, int]],
+        releases: Sequence[tuple[int, int]],
+        idle: int,
         most: int,
     ) -> None:
-        """Add rows that require Σ amount·comes ≤ free + Σ amount·goes, in base units.
+        """Add rows that require Σ amount·uses ≤ idle + Σ amount·releases, in base units.
 
-        `comes` and `goes` are (variable, amount per task) pairs: the variables count tasks that use
-        or free capacity. If `free` is negative and `goes` does not make up for the deficit, all
-        variables in `comes` must be 0. `most` is an upper bound of each variable in `comes`.
+        `uses` and `releases` are (variable, amount per task) pairs: the variables count tasks that
+        use or release capacity. If `idle` is negative and `releases` does not make up for the
+        deficit, all variables in `uses` must be 0. `most` is an upper bound of each variable in
+        `uses`.
         """
-        comes = [(v, amount) for v, amount in comes if amount]
-        if not comes:
+        uses = [(v, amount) for v, amount in uses if amount]
+        if not uses:
             return
-        variables = [v for v, _ in (*comes, *goes)]
-        factors = [*(a for _, a in comes), *(-a for _, a in goes)]
-        if free < 0 and goes:
-            variables.append(self.add_indicator([v for v, _ in comes], most))
-            self.add_row(variables, [*factors, -free], upper=0)
+        variables = [v for v, _ in (*uses, *releases)]
+        factors = [*(a for _, a in uses), *(-a for _, a in releases)]
+        if idle < 0 and releases:
+            variables.append(self.add_indicator([v for v, _ in uses], most))
+            self.add_row(variables, [*factors, -idle], upper=0)
             return
-        self.add_row(variables, factors, upper=max(free, 0))
+        self.add_row(variables, factors, upper=max(idle, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
         """Add terms to existing rows; a variable may occur only once in a row."""

@@ -144,7 +144,7 @@ def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
 @cached_by_problem
 def without_terminating(problem: Problem) -> Problem:
     """Return the problem as if affinity, spread and ports ignored terminating pods; cached."""
-    return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
+    return _count_only(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 
 @cached_by_problem
@@ -154,24 +154,24 @@ def without_gangs(problem: Problem) -> Problem:
         return problem
     runs = {task.key for task in running_tasks(problem).tasks}
     leaves = TaskStatus.RELEASING
-    return _minding(problem, lambda t: t.status is not leaves and t.key not in runs)
+    return _count_only(problem, lambda t: t.status is not leaves and t.key not in runs)
 
 
-def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem without terminating pods, and without pods whose keys are in `gone`."""
+def without_residents(problem: Problem, excluded: Collection[str]) -> Problem:
+    """Return the problem without terminating pods, and without pods with keys in `excluded`."""
     nodes = problem.snapshot.nodes
 
-    def stays(task: Task) -> bool:
-        return task.status is not TaskStatus.RELEASING and task.key not in gone
+    def is_kept(task: Task) -> bool:
+        return task.status is not TaskStatus.RELEASING and task.key not in excluded
 
     residents = [task for node in nodes for task in node.residents]
-    left = {task.key for task in residents if not stays(task)}
+    left = {task.key for task in residents if not is_kept(task)}
     if not left:
         return problem
     kept = tuple(
         node
-        if all(map(stays, node.residents))
-        else replace(node, residents=tuple(filter(stays, node.residents)))
+        if all(map(is_kept, node.residents))
+        else replace(node, residents=tuple(filter(is_kept, node.residents)))
         for node in nodes
     )
     devices = problem.snapshot.devices
@@ -186,14 +186,14 @@ def _depends_on_residents(problem: Problem) -> bool:
     return bool(problem.relations.terms or problem.relations.ports)
 
 
-def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations that count only residents for which `minds` is True."""
+def _count_only(problem: Problem, counts: Callable[[Task], bool]) -> Problem:
+    """Return the problem with relations that count only residents for which `counts` is True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem
-    if all(minds(task) for node in nodes for task in node.residents):
+    if all(counts(task) for node in nodes for task in node.residents):
         return problem
-    kept = [replace(n, residents=tuple(filter(minds, n.residents))) for n in nodes]
+    kept = [replace(n, residents=tuple(filter(counts, n.residents))) for n in nodes]
     terms, ports, coming = relations.terms, relations.ports, relations.coming
     relations = build_relations(kept, problem.columns, terms, ports, coming)
     return replace(problem, relations=relations)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
 """Urgency levels of gangs with equal priority, most urgent first."""
 
-_TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
+_NAMES = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def priority_tiers(
     of[gangs] = group
     are_equal = len(np.unique(of_queue)) < 2
     names = tuple(
-        f"{_TOLD[int(standing[i])]}priority {priority[gangs[i]]}"
+        f"{_NAMES[int(standing[i])]}priority {priority[gangs[i]]}"
         f"{'' if are_equal else f' in queues of priority {of_queue[i]}'}"
         for i in first.tolist()
     )

@@ -865,14 +865,14 @@ class _DeviceRows:
         """
         model, used, departures = self._model, self._used[at], self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
-        model.add_room(self._memory[at], memory, device.memory - used.memory, self._pending)
+        model.add_limit(self._memory[at], memory, device.memory - used.memory, self._pending)
         cores = [(v, t.cores) for v, t in departures]
-        model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
+        model.add_limit(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
         sharing, owning = self._sharing[at], self._owning[at]
         if departures:
             comes, goes = [*sharing, *owning], [(v, 1) for v, _ in departures]
             left = device.sharers - used.number
-            model.add_room([(v, 1) for v in comes], goes, left, self._pending)
+            model.add_limit([(v, 1) for v in comes], goes, left, self._pending)
             if used.owners and comes:
                 # No task starts on a device before the device's exclusive tasks are evicted.
                 owners = [v for v, t in departures if t.is_alone]

@@ -380,7 +380,7 @@ def _split_requests(
             for at, variable in zip(places, parts.tolist(), strict=True):
                 used[at].append((variable, 1))
         for at, terms in enumerate(used):
-            model.add_room(terms, released[at], idle[at], max(most_tasks, *most))
+            model.add_limit(terms, released[at], idle[at], max(most_tasks, *most))
 
 
 # --- greedy --------------------------------------------------------------------------------------

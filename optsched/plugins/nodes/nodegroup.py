@@ -195,7 +195,7 @@ class NodeGroup(Rule):
                     for k in victims
                 ]
                 most = int(max(model.bounds[1][variables].max(), 1))
-                model.add_room(comes, goes, int(group_limit.limit[r] - group_limit.held[r]), most)
+                model.add_limit(comes, goes, int(group_limit.limit[r] - group_limit.held[r]), most)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no queue has a limit on a group."""

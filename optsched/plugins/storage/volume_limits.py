@@ -321,7 +321,7 @@ class _LimitConstraints:
                 )
             elif volume in goes or node not in self._drivers.users(volume):
                 comes.append(self._add_attach_variable(volume, node))
-        self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
+        self._model.add_limit([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
         """Return a variable that is 1 if a task that uses `volume` is placed on `node`."""
