@@ -274,7 +274,7 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best solution found by one solve; a later solve can resume from it.
+    """The best solution found by one solve, from which a later solve can resume.
 
     Attributes
     ----------

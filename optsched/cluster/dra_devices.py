@@ -447,7 +447,7 @@ class Devices:
         Devices are given as indices into `on_node[node]`. If the evaluation of a selector fails on
         any device, the request can get no device of the node, because Kubernetes rejects the node
         in this case. A request for all devices also needs the matching devices that cannot be
-        allocated. If there are such devices, the node cannot satisfy the request.
+        allocated, so a node with such a device cannot satisfy the request.
         """
         devices = self.on_node.get(node, ())
         try:

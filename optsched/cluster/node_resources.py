@@ -239,7 +239,7 @@ class NumaHold:
     Attributes
     ----------
     key, uid
-        `namespace/name` and UID of the pod; one of them is empty if the agent does not report it.
+        `namespace/name` and UID of the pod; a field that the agent does not report is empty.
     """
 
     key: str

@@ -50,8 +50,8 @@ class ReasonCode(StrEnum):
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""The reasons that mean insufficient capacity. As other pods start and end, the reason of a pending
-gang may alternate between them.
+"""The reasons that mean insufficient capacity. As other pods start and end, a gang's reason may
+alternate between `RESOURCES` and `FRAGMENTED`.
 """
 
 

@@ -144,10 +144,10 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 def sound_trace(trace: Trace) -> Found:
     """Return a trace without the objects that cannot be replayed, and an error for each of them.
 
-    Nodes and queues may be in any order. Arrivals and node events must be in time order; if they
-    are not, as few of them as possible are dropped. A gang is dropped if it could not start even on
-    the empty cluster with all nodes up: its minimum requests more of a resource than all nodes
-    have, or too few of its tasks fit on the nodes.
+    Nodes and queues may be in any order. Arrivals and node events must be in time order; otherwise,
+    the fewest possible arrivals and events are dropped. A gang is dropped if it could not start
+    even on the empty cluster with all nodes up: its minimum requests more of a resource than all
+    nodes have, or too few of its tasks fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)

@@ -68,7 +68,7 @@ class VolumeAssignment:
         self.volume_by_claim: dict[str, str] = {}
 
     def assign(self, request: VolumeRequest) -> bool:
-        """Assign a volume to a claim that needs an existing one; return False if it gets none."""
+        """Assign a volume to a claim that needs an existing one; return False if there is none."""
         claim = request.claim
         self._requests[claim] = request
         self.short.discard(claim)
@@ -116,7 +116,7 @@ class VolumeAssignment:
     def _find_volume(self, claim: str) -> bool:
         """Assign a volume to a claim; other claims change volumes along an augmenting path (Kuhn).
 
-        Returns whether such a path exists.
+        Returns whether an augmenting path exists.
         """
         claim_on_path: dict[str, str] = {}
         queue = deque([claim])

@@ -63,7 +63,7 @@ class PlaneError(Exception):
 class ControlPlane:
     """A control plane with all its files in one directory; any process can attach to it.
 
-    As a context manager, it stops the control plane at the end of the block.
+    If it is used as a context manager, the control plane stops at the end of the block.
 
     Attributes
     ----------

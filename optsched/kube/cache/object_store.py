@@ -73,7 +73,7 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """The indexes that contain an object, with its index values; by namespace and name."""
+        """Maps an object's key to the indexes that contain the object, and its index values."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
@@ -140,8 +140,8 @@ class Store:
     ) -> None:
         """`on_change` is called after every change, with the object before and after it.
 
-        `scopes` lists the watched subsets of each kind that is not watched completely; they may
-        overlap.
+        `scopes` lists the watched subsets of each kind that is not watched completely. The subsets
+        may overlap.
         """
         every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
         self._objects = {

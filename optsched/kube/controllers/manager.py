@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ManagerDependencies:
-    """The dependencies of a manager; the caller runs those that have a `run` method.
+    """The dependencies of a manager; the caller runs every dependency with a `run` method.
 
     `reads_again` is true if every kind is listed again when this process becomes the leader.
     """
@@ -244,7 +244,7 @@ class Manager:
                 try:
                     woken = () if wakes is None else tuple(wakes(obj, self.store))
                 except Exception:
-                    # An error in one controller must not stop the others.
+                    # An error in one controller must not stop other controllers.
                     message = "%s: cannot find the keys to reconcile after a change of %s"
                     log.exception(message, controller.name, ref)
                     self._deps.metrics.reconciled(controller.name, "error")

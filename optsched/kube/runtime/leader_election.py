@@ -1,9 +1,9 @@
 """Leader election on a Lease, as in client-go.
 
 By its own clock, a leader stops leading `renew_s` seconds after it sent its last successful
-renewal. Other candidates wait `duration_s` seconds after they observe that renewal. Therefore no
-candidate can lead before the previous leader has stopped, even if clocks differ, processes hang or
-the network fails.
+renewal. Other candidates wait `duration_s` seconds after they observe the leader's renewal.
+Therefore no candidate can lead before the previous leader has stopped, even if clocks differ,
+processes hang or the network fails.
 
 `kubernetes.aio.leaderelection` is not used: it never releases a lease, and its renewals may hang
 longer than their deadline. That module also reads the wall clock, writes local times as UTC and

@@ -109,7 +109,7 @@ class Outage:
         self._failing = set(filter(is_tried, self._failing))
 
     def record_watch_success(self, key: Hashable, kind: Kind, *, was_absent: bool = False) -> None:
-        """Record that a watch receives events; log this if it was broken or its kind was absent."""
+        """Record that a watch receives events, and log its recovery if it was broken or absent."""
         self.record_success(key)
         if was_absent or key in self._broken_watches:
             self._broken_watches.discard(key)

@@ -7,9 +7,9 @@ writes are skipped, so repeating them has no effect.
 
 A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
 pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node
-has this annotation. The binder sets the lock as a node annotation, and the device plugin removes
-the lock after the allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if
-its node is locked; in this scheduler, the bind waits.
+has this value of the annotation. The binder sets the lock as a node annotation, and the device
+plugin removes the lock after the allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a
+bind fails if its node is locked; in this scheduler, the bind waits.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
-    """The dependencies of a scheduler; the caller runs those that have a `run` method.
+    """The dependencies of a scheduler; the caller runs every dependency with a `run` method.
 
     `follower` lists all kinds again after another process has led; it is None if there is only one
     process. `on_fault` is called once per policy with each plugin fault. `on_advice` is called once
@@ -395,7 +395,7 @@ class Scheduler:
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Continue to search for a plan until the next session may begin.
 
-        The plan is not executed; it warm-starts the next session if it is still valid then.
+        The plan is not executed. If the plan is still valid, it warm-starts the next session.
         """
         last_session, report = self._term.last_session, self._last_report
         if (

@@ -331,8 +331,8 @@ class StatusTracker:
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
         """Record that the server rejected a status, so that it is written again.
 
-        The status is written again after `AGAIN_MS`. After a conflict (409), it is recomputed after
-        `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
+        The status is written again after `AGAIN_MS`. After a conflict (409), the status is
+        recomputed after `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
         """
         pause_ms = AGAIN_MS
         if is_conflict:

@@ -256,7 +256,7 @@ MAX_REVIEWS: Final = 4
 """Maximum number of concurrent reviews; further requests get status 503."""
 
 MAX_CACHED: Final = 256
-"""Number of recent verdicts that a cache always keeps; it holds at most twice as many."""
+"""Number of recent verdicts that a cache always keeps; a cache holds at most twice as many."""
 
 _MAX_TOKEN: Final = 8192
 

@@ -114,7 +114,7 @@ async def listen(
     the lowest stage (see `Stage`). A connection whose request is being processed is replaceable
     only if its address has more than half of all connections. If the new client's own address has
     the most replaceable connections, only its own connections without a request are replaced. If no
-    connection can be replaced, the new one is refused.
+    connection can be replaced, the new connection is refused.
 
     Raises OSError if the address cannot be bound.
     """
