@@ -285,7 +285,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return a dependency cycle whose first name is repeated at its end; empty if there is none.
 
-    The search takes linear time. The mapping may omit names that depend on nothing.
+    The search takes linear time. `waits_for` may omit names that depend on no other name.
     """
     done: set[str] = set()
     for start in waits_for:

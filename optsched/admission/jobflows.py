@@ -1,7 +1,8 @@
 """Validation of the kinds from which controllers create jobs: JobFlow, JobTemplate and CronJob.
 
 Source: pkg/webhooks/admission/jobflows and cronjobs. Unlike in Volcano, patches and job templates
-are also validated. Otherwise, errors in them would appear only when the job is created.
+are also validated. Without this validation, errors in patches and templates would appear only when
+the job is created.
 """
 
 from __future__ import annotations

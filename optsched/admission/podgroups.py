@@ -1,7 +1,8 @@
 """Defaults and validation of PodGroups on creation and update.
 
 Source: pkg/webhooks/admission/podgroups. Unlike in Volcano, an update that changes the queue is
-also validated. Otherwise, a user could bypass a queue's access lists with such an update.
+also validated. Without this validation, a user could bypass a queue's access lists by changing the
+queue of a PodGroup.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _TIER: Final = "highestTierName"
 def mutate(review: Review) -> None:
     """Set a PodGroup's queue from its namespace, record its submitter, and protect its status.
 
-    The status of a PodGroup is not a subresource, so a tenant could write the phase `Inqueue`. This
-    would admit the gang, and its `minResources` could prevent other gangs of the queue from being
-    admitted.
+    The status of a PodGroup is not a subresource, so a tenant could write the phase `Inqueue`. With
+    this phase, the gang would be admitted, and its `minResources` could prevent other gangs of the
+    queue from being admitted.
     """
     obj = review.request.obj or {}
     old_status = (review.request.old or {}).get("status")

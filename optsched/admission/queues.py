@@ -1,12 +1,13 @@
 """Queues and the Commands that open or close them: defaults and validation.
 
-Source: pkg/webhooks/admission/queues. Two rules differ from Volcano. A guarantee without a deserved
-amount is accepted with a warning, as before Volcano 1.14. If a new queue has no parent, admission
-sets the root queue as its parent; in Volcano, a controller does. Volcano does not review Commands,
-so any user who may create a Command in some namespace can close a queue.
+Source: pkg/webhooks/admission/queues. Two rules differ from Volcano. A queue with a guarantee but
+without a deserved share of a resource is accepted with a warning, as before Volcano 1.14. If a new
+queue has no parent, admission sets the root queue as its parent; in Volcano, a controller does.
+Volcano does not review Commands, so any user who may create a Command in some namespace can close a
+queue.
 
-If a parent queue does not list a resource in `deserved` or `guarantee`, its quota of this resource
-is 0. If no ancestor lists a resource in `capability`, the resource has no limit.
+If a parent queue does not list a resource in `deserved` or `guarantee`, the parent's quota of this
+resource is 0. If no ancestor lists a resource in `capability`, the resource has no limit.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def record_author(review: Review) -> None:
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Record the submitter of a request in an annotation of its object.
 
-    `is_changed` is true if an update changes what the object runs. The updating user then becomes
-    the submitter; other updates keep the recorded submitter. `joined` is the result of
+    `is_changed` is true if an update changes what the object runs. The user of such an update
+    becomes the submitter; all other updates keep the recorded submitter. `joined` is the result of
     `format_joined` for a pod, or None.
 
     A record that a user wrote into the object is replaced. An object that was created before the

@@ -65,8 +65,8 @@ class World(Protocol):
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object outside of all watches, or None if it is unknown.
 
-        It is known for a few seconds after the API server refused to create an object because an
-        object with this name exists.
+        The metadata is known for a few seconds after the API server refused to create an object
+        because an object with this name exists.
         """
 
     def is_answered(self, question: Question) -> bool:
@@ -120,8 +120,8 @@ class Controller:
         Returns the effects for an object, which may not exist; see `existing`.
     wakes
         For each kind, a function that returns the objects to reconcile after an object of this kind
-        has changed. It is called with the old and the new state of the changed object, or with the
-        last state of a deleted object. Changed objects of `kind` are always reconciled.
+        has changed. This function is called with the old and the new state of the changed object,
+        or with the last state of a deleted object. Changed objects of `kind` are always reconciled.
     indexes
         The indexes that the controller passes to `World.list_indexed`.
     reads

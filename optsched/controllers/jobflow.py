@@ -74,7 +74,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Fields that may identify list items: a patch item changes the item with the same value."""
+"""Fields that may identify list items: an item of a patch changes the item with the same value."""
 
 
 def job_name(flow: str, template: str) -> str:

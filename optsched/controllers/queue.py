@@ -2,7 +2,7 @@
 
 States, actions and annotations follow Volcano's pkg/controllers/queue. This controller writes
 `status.state`, a missing `spec.parent`, and the annotation `volcano.sh/closed-by-parent`. The
-scheduler writes the counts and amounts in the status.
+scheduler writes the PodGroup counts and the allocated resources in the status.
 
 Differences from Volcano:
 A parent queue becomes Closed only after all its child queues are Closed.

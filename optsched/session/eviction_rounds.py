@@ -176,8 +176,8 @@ def _retry_round(
 ) -> Round:
     """Place pods with the given victims; the search starts from the placements of `known`.
 
-    Only placements that are still valid are used. Without them, the search could start from a worse
-    solution.
+    Only placements that are still valid are used. Without these placements, the search could start
+    from a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)

@@ -584,7 +584,8 @@ class Withheld:
     reasons
         Maps a gang's key to the reason why no capacity is lent to the gang.
     amounts
-        Pairs (resource, amount): the total that the withheld gangs would use.
+        Pairs (resource, amount): the total request of the tasks of these gangs that would be
+        placed.
 
     """
 

@@ -83,7 +83,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield an error for each resource whose sum over the child queues exceeds the parent's."""
+    """Yield an error for each resource of which a queue has less than its child queues together."""
     children = list(children)
     guaranteed = total(child.guarantee for child in children)
     deserved = total(child.deserved for child in children)

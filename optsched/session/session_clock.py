@@ -187,7 +187,7 @@ class SessionClock:
 
     @property
     def lending_limits(self) -> Limits | None:
-        """A loan search's limits, with a quarter of a search's time; None if no time is left."""
+        """Limits of a search for loans: a quarter of a search's time; None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None

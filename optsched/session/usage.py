@@ -27,7 +27,7 @@ MATTERS: Final = 0.01
 class UsageKeeper:
     """The tracked usage of each queue.
 
-    Between two snapshots, each queue is assumed to hold the amounts of the earlier snapshot.
+    Between two snapshots, each queue is assumed to hold the resources of the earlier snapshot.
     """
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class UsageKeeper:
         """Return the snapshot with the usage history of its queues up to the snapshot's time.
 
         Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
-        starts with the usage in the snapshot. The queue is assumed to have held its current amounts
-        since that usage was written.
+        starts with the usage in the snapshot. The queue is assumed to have held its current
+        resources since that usage was written.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -66,7 +66,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return the amounts that each queue's own gangs hold; reuse sums of unchanged gangs."""
+        """Return the resources that each queue's own gangs hold; reuse sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:

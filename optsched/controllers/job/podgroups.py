@@ -1,4 +1,4 @@
-"""The PodGroup of a job, with its minimum number of pods and the sum of their requests.
+"""The PodGroup of a job, with the minimum number of pods and the total request of these pods.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
 `calcPGMinResources`). Unlike in Volcano, the minimum excludes tasks that depend on other tasks,
@@ -49,7 +49,7 @@ _NO_PODS: Final = "NotEnoughTasks"
 def is_current(group: Manifest, manifest: Manifest) -> bool:
     """Return whether a PodGroup was written for its job's current generation.
 
-    The requests of a current PodGroup are not recomputed. Its other fields are still compared,
+    The `minResources` of a current PodGroup is not recomputed. The other fields are still compared,
     because users may have changed them.
     """
     seen = annotations_of(group).get(GENERATION)

@@ -1,4 +1,4 @@
-"""Reconcile one job with its pods, PodGroup, claims and plugin objects.
+"""Reconcile one job with its pods, PodGroup, PVCs and plugin objects.
 
 The controller first writes its decision to the job's status, and then changes the objects until
 they match it. A controller that restarts between these steps continues from the status.

@@ -161,8 +161,8 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
 def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
     """Return the pod counts of a finished job, including its ended pods that were deleted.
 
-    Kubernetes deletes ended pods, for example after their node was deleted. In Volcano, the counts
-    of a finished job then decrease.
+    Kubernetes deletes ended pods, for example after their node was deleted. In Volcano, such a
+    deletion decreases the counts of a finished job.
     """
     by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
     for task, known in status.counts.by_task.items():
