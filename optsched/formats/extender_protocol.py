@@ -239,7 +239,6 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
 
 
 def _short(message: str) -> str:
-    """Remove control characters from a message, and cut it to `MOST_WORDS` characters."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in message).split())
     return plain if len(plain) <= MOST_WORDS else f"{plain[: MOST_WORDS - 1]}…"
 

@@ -179,7 +179,6 @@ def node_npus(
 def _read_report(
     npu: str, annotations: Mapping[str, str], chip: Chip | None, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
-    """Return the NPUs that a device plugin reports; none if the report has an error."""
     path, source = f"metadata.annotations[{REGISTER}{npu}]", annotations[REGISTER + npu]
     if annotations.get(_SOFT) == "true":
         errors.append(FieldError(f"metadata.annotations[{_SOFT}]", "true", _SOFT_NODE))
@@ -241,7 +240,6 @@ def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """Read the chip types in a dumped node's annotation; None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None
@@ -278,8 +276,6 @@ def is_npu_amount(resource: str) -> bool:
 
 
 class _NpuAnnotations:
-    """The set of pod annotation keys that describe NPUs."""
-
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and (
             key.startswith(HAMI) or (is_npu(key.removeprefix(HUAWEI)) and key.startswith(HUAWEI))

@@ -214,7 +214,6 @@ def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
 def _read_register(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
-    """Yield the vGPUs in a node's register annotation; invalid vGPUs are reported and skipped."""
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
     if text.count(":") > MAX_SHARED_GPUS:
         path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"

@@ -331,7 +331,6 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
 
 
 def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
-    """Return the names of all ancestors of a HyperNode."""
     if name not in known:
         found: set[str] = set()
         at = by_name[name].parent

@@ -81,7 +81,6 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """Parse a list of CPU or GPU numbers; an invalid list is reported and read as empty."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()
@@ -98,7 +97,6 @@ class _Units:
         return found
 
     def per_cell(self, units: Iterable[int]) -> Counter[int]:
-        """Count the given CPUs or GPUs in each NUMA cell."""
         return Counter(self.cell_of[unit] for unit in units)
 
 
@@ -243,7 +241,6 @@ class _UnitCursor:
         self._numbers = count()
 
     def take_units(self, cell: int, number: int) -> list[int]:
-        """Assign the next `number` CPU or GPU numbers to a NUMA cell, and return them."""
         found = [next(self._numbers) for _ in range(number)]
         self.cell_of.update(dict.fromkeys(found, cell))
         self.num_taken[cell] += number

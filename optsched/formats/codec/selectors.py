@@ -89,7 +89,6 @@ def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
 
 
 def _requirements(fields: Fields, name: str) -> list[Requirement]:
-    """Parse a list of label or field requirements; invalid ones are reported and dropped."""
     found: list[Requirement] = []
     for each in fields.records(name):
         key, word, values = each.text("key"), each.text("operator"), each.texts("values")

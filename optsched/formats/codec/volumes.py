@@ -138,7 +138,6 @@ class Storage:
 
 
 def _claim_reference(volume: Mapping[str, Any]) -> str:
-    """Return the key of the claim in a volume's `claimRef`, or "" if it has none."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
     if not isinstance(ref, dict) or not ref.get("name"):
@@ -279,7 +278,6 @@ def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError,
 
 
 def _attachment(spec: Fields) -> tuple[str, str]:
-    """Return the CSI driver and handle of a volume, or two empty strings if it has none."""
     csi = spec.record("csi")
     driver, handle = csi.text("driver"), csi.text("volumeHandle")
     return (driver, handle) if driver and handle else ("", "")

@@ -169,7 +169,6 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line number and the YAML node of a child, or None if it does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None
@@ -239,7 +238,6 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """Yield each document, preceded by its errors."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
@@ -285,7 +283,6 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """Build the value of the field `items`, and record the line of each list item."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []

@@ -268,7 +268,6 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return all volumes and storage classes; cached until one of them changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage

@@ -340,7 +340,6 @@ class PodStore:
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Record the gang that another scheduler's pod names, or "" if it names none."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return

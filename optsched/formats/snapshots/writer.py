@@ -166,7 +166,6 @@ def time_manifest(taken_ms: int) -> Manifest:
 
 
 def _with_problem(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
-    """Add the annotation that records why an object cannot be used, if there is a reason."""
     return {**annotations, **({} if problem is None else {PROBLEM: encode_reason(problem)})}
 
 
@@ -200,7 +199,6 @@ def node_manifest(node: Node) -> Manifest:
 
 
 def _nodes(nodes: Sequence[Node]) -> Iterator[Manifest]:
-    """Yield all Nodes, then all Numatopologies, then all CSINodes."""
     yield from map(node_manifest, nodes)
     for node in nodes:
         if node.numa and node.numa.problem:
@@ -218,7 +216,6 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Manifest]:
 
 
 def _limits(snapshot: Snapshot) -> Iterator[Manifest]:
-    """Yield the PodDisruptionBudgets, ResourceQuotas and NodeShards of a snapshot."""
     for budget in snapshot.budgets:
         selector = budget.selector
         yield _manifest(
@@ -313,7 +310,6 @@ def owner_fields(owner: Owner | None) -> list[Manifest] | None:
 
 
 def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
-    """Yield the Volcano PodGroups, then the `scheduling.k8s.io` PodGroups."""
     for gang in filter(_has_group, gangs):
         yield _manifest(
             kinds.POD_GROUP,
@@ -340,7 +336,6 @@ def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
 
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
-    """Yield all claims, each with its volumes or storage class."""
     yield from _candidate_volume_objects(
         c for c in claims if c.waits_for_consumer and not c.problem
     )
@@ -420,7 +415,6 @@ def _volume(
 
 
 def _class(name: str, claim: Claim) -> Manifest:
-    """Return the storage class of a pending claim."""
     fields: Manifest = {"volumeBindingMode": WAITS}
     if claim.nodes is not None:
         fields["allowedTopologies"] = topology_fields(claim.nodes)

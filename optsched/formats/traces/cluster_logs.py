@@ -278,7 +278,6 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
 
 
 def _slurm_jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
-    """Yield the jobs in the valid rows of a table."""
     for row in table.read(file, problems):
         row.text("job_id")
         demands = {GPU: row.integer("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}

@@ -99,7 +99,6 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
 
 def _find_node_list(pods: Path) -> Path:
-    """Return the node list in a pod list's folder; raise InstanceError if there is none."""
     path = pods.with_name(NODE_LIST)
     if pods.exists() and not path.exists():
         # If the file is not a pod list, report that instead of the missing node list.

@@ -299,7 +299,6 @@ class PodDecoder:
         return f"{meta.namespace}/{group}" if group else ""
 
     def _gang_key(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
-        """Return the key of a pod's gang; empty if the pod belongs to another scheduler."""
         if spec.get("schedulerName") not in self.options.scheduler_names:
             return ""
         group = gang_named_by(meta.annotations, spec)
@@ -428,7 +427,6 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
-    """Return the annotation with this key, else the label with this key, else an empty string."""
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
 

@@ -275,7 +275,6 @@ def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """Return a cache key of the kubelet's container allocations and the in-place resize state."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting

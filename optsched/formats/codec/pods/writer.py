@@ -95,7 +95,6 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
 
 
 def _gang_annotations(gang: Gang | None) -> dict[str, str]:
-    """Return the annotations that assign a pod to its gang."""
     if gang is None:
         return {}
     if gang.is_implicit:
