@@ -355,7 +355,7 @@ def _complete_action(action: Action, origin: str) -> Action:
     return replace(action, build=built, origin=origin)
 
 
-def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
+def build_proposer(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
     """Build a custom action's proposer; return an error message if `build` rejects `arguments`."""
     if action.build is None:
         return f"{action.name} is not a custom action"
@@ -437,7 +437,7 @@ def _find_mistakes(
         yield f"the argument {name} is declared twice", ""
 
 
-def rules_of(
+def find_rule_names(
     plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
 ) -> tuple[str, ...] | str:
     """Return the names of a custom plugin's rules, or an error message if a rule is invalid.

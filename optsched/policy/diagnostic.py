@@ -131,7 +131,7 @@ class Findings:
         """All errors and warnings, sorted by position in the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
-    def settle(self) -> tuple[Problem, ...]:
+    def raise_errors(self) -> tuple[Problem, ...]:
         """Return the warnings, or raise `PolicyError` if the file has an error."""
         if self.has_errors:
             raise PolicyError(self.problems)

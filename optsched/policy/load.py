@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from optsched.policy.catalogue import PluginSource
 from optsched.policy.diagnostic import Findings, PolicyError, Problem, nearest
 from optsched.policy.located import read_tree
-from optsched.policy.policy_formats import API_VERSION, KIND, policy_of_model, policy_of_volcano
+from optsched.policy.policy_formats import API_VERSION, KIND, read_model, read_volcano_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +137,7 @@ def parse_policy(text: str, source: str, plugins: PluginSource = _NO_PLUGINS) ->
     _check_folder(root, source, plugins, findings)
     plugin_files = plugins.read_files()
     catalogue = plugins.build_catalogue(plugin_files)
-    parse = policy_of_model if _is_model(root) else policy_of_volcano
+    parse = read_model if _is_model(root) else read_volcano_configuration
     policy = parse(root, source, findings, catalogue)
     warnings = (*catalogue.warnings, *policy.warnings)
     return replace(policy, warnings=warnings, plugin_files=plugin_files)

@@ -34,16 +34,16 @@ from optsched.policy.policy import (
     build_rules,
 )
 from optsched.policy.policy_sections import (
-    LEVEL_NEEDS,
+    LEVEL_PLUGINS,
     ActionReader,
     SolverChoice,
     TierReader,
-    arguments_in,
     derive_levels,
-    is_served,
+    find_arguments,
+    has_effect,
     read_arguments,
     read_solver,
-    warn_of_idle_actions,
+    warn_of_actions_without_effect,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ MODEL_FIELDS = (
 )
 
 
-def policy_of_model(root: Node, source: str, findings: Findings, catalogue: Catalogue) -> Policy:
+def read_model(root: Node, source: str, findings: Findings, catalogue: Catalogue) -> Policy:
     """Return the policy that a model defines.
 
     If the model has an error, raises `PolicyError` with all errors and warnings.
@@ -87,7 +87,7 @@ def policy_of_model(root: Node, source: str, findings: Findings, catalogue: Cata
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     known = ActionReader(findings, catalogue)
     actions = _read_model_actions(fields, known)
-    proposers = known.proposers()
+    proposers = known.build_proposers()
     levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
     admission = _read_admission(fields, tiers, findings)
     solver = read_solver(fields["solver"].node, findings) if "solver" in fields else SolverChoice()
@@ -96,7 +96,7 @@ def policy_of_model(root: Node, source: str, findings: Findings, catalogue: Cata
         max_moves = read_whole_number(fields["maxMoves"].node, findings, 0)
         if max_moves is not None:
             action_arguments = (("consolidation", (("maxMoves", max_moves),)),)
-    budgets = solver.applied_to(_read_budgets(fields, findings))
+    budgets = solver.apply_to(_read_budgets(fields, findings))
     name = read_string(fields["name"].node, findings) if "name" in fields else None
     meaning = read_string(fields["meaning"].node, findings) if "meaning" in fields else None
     if "pluginsDir" in fields:
@@ -104,13 +104,13 @@ def policy_of_model(root: Node, source: str, findings: Findings, catalogue: Cata
     if solver.budget_ms is not None and solver.budget_ms > budgets.period_ms:
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     if "actions" in fields:
-        warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
+        warn_of_actions_without_effect(actions, solver, fields["actions"].key, findings)
     # Only a solver uses reservations.
     reservations = 0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" in fields:
         number = read_whole_number(fields["reservations"].node, findings, 0)
         reservations = reservations if number is None else int(number)
-    warnings = findings.settle()
+    warnings = findings.raise_errors()
     return Policy(
         name=name or "",
         source=source,
@@ -137,7 +137,7 @@ def _read_model_actions(fields: Mapping[str, Field], known: ActionReader) -> tup
     if node.value == ():
         findings.error(node.spot, "names no action")
     words = [(read_string(n, findings), n.spot) for n in nodes]
-    found = [known.name(word, spot) for word, spot in words if word is not None]
+    found = [known.read_name(word, spot) for word, spot in words if word is not None]
     return tuple(name for name in found if name is not None)
 
 
@@ -154,8 +154,8 @@ def _read_levels(
             continue
         if name in found:
             findings.error(node.spot, f"level {name} appears twice; first in line {found[name]}")
-        elif tiers is not None and not is_served(name, tiers):
-            needs = " or ".join(LEVEL_NEEDS[name])
+        elif tiers is not None and not has_effect(name, tiers):
+            needs = " or ".join(LEVEL_PLUGINS[name])
             findings.error(node.spot, f"level {name} needs the rule {needs}")
         found.setdefault(name, node.spot.line)
     return tuple(found)
@@ -199,7 +199,9 @@ _NOT_FETCHED = (
 )
 
 
-def policy_of_volcano(root: Node, source: str, findings: Findings, catalogue: Catalogue) -> Policy:
+def read_volcano_configuration(
+    root: Node, source: str, findings: Findings, catalogue: Catalogue
+) -> Policy:
     """Return the policy that a Volcano scheduler configuration defines.
 
     If the configuration has an error, raises `PolicyError` with all errors and warnings.
@@ -215,11 +217,11 @@ def policy_of_volcano(root: Node, source: str, findings: Findings, catalogue: Ca
     if "solver" in fields:
         solver = read_solver(fields["solver"].node, findings)
     configurations = _read_configurations(fields, known)
-    proposers = known.proposers(configurations)
+    proposers = known.build_proposers(configurations)
     metrics = _read_metrics(fields, "usage" in reader.spots, findings)
     if "actions" in fields:
-        warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
-    warnings = findings.settle()
+        warn_of_actions_without_effect(actions, solver, fields["actions"].key, findings)
+    warnings = findings.raise_errors()
     return Policy(
         name=PurePath(source).name,
         source=source,
@@ -228,7 +230,7 @@ def policy_of_volcano(root: Node, source: str, findings: Findings, catalogue: Ca
         rules=build_rules(tiers, metrics),
         levels=derive_levels(tiers),
         solver=solver.kind,
-        budgets=solver.applied_to(Budgets()),
+        budgets=solver.apply_to(Budgets()),
         reservations=0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS,
         action_arguments=configurations,
         proposers=proposers,
@@ -256,7 +258,7 @@ def _read_volcano_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
         # If the text has several lines, actions after the first line get the position of the text.
         at = node.spot.excerpt.find(word, start) if word else -1
         start = at + len(word) if at >= 0 else start
-        name = known.name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)
+        name = known.read_name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)
         found += [name] if name is not None else []
     return tuple(found)
 
@@ -275,7 +277,7 @@ def _read_configurations(
         name = read_string(entry["name"].node, findings)
         action = None if name is None else known.read_action(name, entry["name"].node.spot)
         if action is not None:
-            given = arguments_in(entry, findings)
+            given = find_arguments(entry, findings)
             owner = f"action {action.name}"
             found.append((action.name, read_arguments(given, action.arguments, owner, findings)))
     return tuple(found)

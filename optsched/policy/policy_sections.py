@@ -16,7 +16,7 @@ from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import select_overriding
 from optsched.plugins.shares.tree_fairness import HALF_LIFE
-from optsched.policy.catalogue import NEED_SOLVER, proposer_of, rules_of
+from optsched.policy.catalogue import NEED_SOLVER, build_proposer, find_rule_names
 from optsched.policy.diagnostic import nearest
 from optsched.policy.located import (
     describe_value,
@@ -64,7 +64,7 @@ class ActionReader:
     catalogue: Catalogue
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
-    def name(self, word: str, spot: Spot) -> str | None:
+    def read_name(self, word: str, spot: Spot) -> str | None:
         """Return `word` if it names an action; otherwise report an error and return None."""
         action = self.read_action(word, spot)
         if action is None:
@@ -87,14 +87,14 @@ class ActionReader:
         self.findings.error(spot, action or f'there is no action "{word}"', likely)
         return None
 
-    def proposers(
+    def build_proposers(
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
         """Build the custom actions of the policy with the arguments that the policy sets."""
         given_arguments = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
-            found = proposer_of(action, dict(given_arguments.get(name, ())))
+            found = build_proposer(action, dict(given_arguments.get(name, ())))
             if isinstance(found, str):
                 self.findings.error(spot, f"action {name} of {action.origin}: {found}")
             else:
@@ -102,7 +102,7 @@ class ActionReader:
         return tuple(made)
 
 
-def warn_of_idle_actions(
+def warn_of_actions_without_effect(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
     """Warn about actions that have no effect because the policy has no solver."""
@@ -188,7 +188,7 @@ def read_arguments(
     return tuple(found)
 
 
-def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
+def find_arguments(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
     """Return the fields of the mapping `arguments`; empty if the mapping is missing."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
@@ -267,7 +267,7 @@ class TierReader:
         plugin = self._find_plugin(fields["name"].node) if "name" in fields else None
         if plugin is None:
             return None
-        given = arguments_in(fields, self.findings)
+        given = find_arguments(fields, self.findings)
         owner = f"{self.word} {plugin.name}"
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
@@ -294,7 +294,7 @@ class TierReader:
                     self.findings.error(key, message)
         if not plugin.origin:
             return TierPlugin(plugin.name, arguments, switches)
-        found = rules_of(plugin, dict(arguments), self.rule_owners)
+        found = find_rule_names(plugin, dict(arguments), self.rule_owners)
         if isinstance(found, str):
             where = f"{owner} of {plugin.origin}"
             self.findings.error(fields["name"].node.spot, f"{where}: {found}")
@@ -398,7 +398,7 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
     return {name: plugins for name, plugins in needs.items() if plugins}
 
 
-LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
+LEVEL_PLUGINS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
 """Maps each objective level to the plugins that can give it an effect.
 
 A level has no effect if the policy enables none of these plugins.
@@ -408,22 +408,22 @@ A level has no effect if the policy enables none of these plugins.
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
     """Return the objective levels on which the plugins in `tiers` have an effect, in order."""
     kept = list(tiers)
-    return tuple(level for level in LEVELS if is_served(level, kept))
+    return tuple(level for level in LEVELS if has_effect(level, kept))
 
 
-def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
+def has_effect(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
     """Return whether an objective level has an effect with the plugins in `tiers`."""
-    if level not in LEVEL_NEEDS:
+    if level not in LEVEL_PLUGINS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
     if level == "node-score":
         return any(Switch.NODE_ORDER in p.switches and _has_scores(p) for p in plugins)
-    return any(p.name in LEVEL_NEEDS[level] for p in plugins)
+    return any(p.name in LEVEL_PLUGINS[level] for p in plugins)
 
 
 def _has_scores(plugin: TierPlugin) -> bool:
     """Return whether a plugin may score nodes; every custom plugin may score nodes."""
-    if plugin.plugin is not None or plugin.name in LEVEL_NEEDS["node-score"]:
+    if plugin.plugin is not None or plugin.name in LEVEL_PLUGINS["node-score"]:
         return True
     return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
 
@@ -439,7 +439,7 @@ class SolverChoice:
     budget_ms: int | None = None
     deterministic_s: float | None = None
 
-    def applied_to(self, budgets: Budgets) -> Budgets:
+    def apply_to(self, budgets: Budgets) -> Budgets:
         """Return a copy of `budgets` with these solver settings.
 
         If the policy sets no solve time, the solve time is the shorter of the default and the

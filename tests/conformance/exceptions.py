@@ -24,7 +24,7 @@ def read_exceptions() -> Mapping[str, Mapping[str, str]]:
     """
     findings = Findings()
     root = read_tree(FILE.read_text("utf-8"), FILE.name, findings)
-    findings.settle()
+    findings.raise_errors()
     assert root is not None
     return {
         name: {mode: reason.node.value for mode, reason in modes.node.value.items()}

@@ -35,11 +35,11 @@ def test_long_and_strange_lines_fit_a_terminal() -> None:
 def test_warnings_stop_nothing_and_errors_bring_everything() -> None:
     findings = Findings()
     findings.warn(SPOT, "odd")
-    assert [p.severity for p in findings.settle()] == [Severity.WARNING]
+    assert [p.severity for p in findings.raise_errors()] == [Severity.WARNING]
     findings.error(Spot("a.yaml", 1, 1), "wrong")
     findings.error(Spot("a.yaml", 1, 1), "wrong too")
     with pytest.raises(PolicyError) as caught:
-        findings.settle()
+        findings.raise_errors()
     assert [p.message for p in caught.value.problems] == ["wrong", "wrong too", "odd"]
     assert str(caught.value).splitlines()[-1] == "2 errors, 1 warning"
 

@@ -25,7 +25,7 @@ from optsched.policy import (
 )
 from optsched.policy.diagnostic import Findings
 from optsched.policy.located import read_tree
-from optsched.policy.policy_sections import LEVEL_NEEDS
+from optsched.policy.policy_sections import LEVEL_PLUGINS
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ def test_the_default_order_of_levels() -> None:
 
 
 def test_levels_know_the_plugins_that_serve_them() -> None:
-    assert LEVEL_NEEDS["fair-share"] == ("capacity", "drf", "proportion")
-    assert "admission" not in LEVEL_NEEDS
-    assert {"binpack", "nodeorder", "extender"} < set(LEVEL_NEEDS["node-score"])
-    assert not {"gang", "drf", "predicates"} & set(LEVEL_NEEDS["node-score"])
+    assert LEVEL_PLUGINS["fair-share"] == ("capacity", "drf", "proportion")
+    assert "admission" not in LEVEL_PLUGINS
+    assert {"binpack", "nodeorder", "extender"} < set(LEVEL_PLUGINS["node-score"])
+    assert not {"gang", "drf", "predicates"} & set(LEVEL_PLUGINS["node-score"])
 
 
 def test_a_shape_of_volumes_alone_is_a_score_of_nodes() -> None:
