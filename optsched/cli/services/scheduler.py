@@ -125,7 +125,8 @@ def state_folder() -> Path:
     help="Queue of pods that name no queue.",
 )
 @click.option(
-    "--bare_pods",
+    "--loners",
+    "bare_pods",
     type=click.Choice([each.value for each in BarePodRules]),
     default=BarePodRules.PLACE.value,
     help="Bare pods: place them one by one, or wait until controllers create their PodGroups.",
