@@ -192,7 +192,7 @@ class NodeModel:
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def victims_by_node(self) -> dict[int, list[tuple[int, int, Task]]]:
-        """Return (variable, number of tasks, one task) of each group of `evictions`, by node."""
+        """Return (variable, number of tasks, one of them) for each group of `evictions`, by node."""
         tasks = running_tasks(self.problem).tasks if len(self.evictions.node) else ()
         found: dict[int, list[tuple[int, int, Task]]] = {}
         columns = (self.evictions.leave, self.evictions.number, self.evictions.by_group())
@@ -246,7 +246,7 @@ class GangLevel(Level, Protocol):
 
 
 class NodeLevel(Level, Protocol):
-    """A level that sums a value over placed tasks; the value depends on each task's node."""
+    """A level that sums over all placed tasks a value that depends on the node of the task."""
 
     def node_values(self, problem: Problem) -> I64:
         """Return the value (C, N) that one task of a class contributes on a node."""
@@ -271,7 +271,7 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
-    """Return whether a level sums a value over placed tasks that depends on each task's node.
+    """Return whether a level is a `NodeLevel`.
 
     The function checks an attribute, because `isinstance` with a protocol is far slower.
     """
@@ -279,7 +279,7 @@ def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
 
 
 def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
-    """Return whether a level depends on network domains."""
+    """Return whether a level is a `DomainLevel`."""
     return hasattr(level, "encode_places")
 
 

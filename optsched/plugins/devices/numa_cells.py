@@ -79,7 +79,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return a node's NUMA layout, or None if the kubelet aligns no pods or reports are invalid."""
+    """Return a node's NUMA layout; None if its kubelet aligns no pods or its report is invalid."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -94,7 +94,7 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
-    CPUs, and also GPUs, come from as few cells as could satisfy the request on an empty node. The
+    For each resource, a set has as few cells as could satisfy the request on an empty node. The
     cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set
     contains all cells.
     """
@@ -249,8 +249,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The first of them tries only its options from index `at[1]` on, so equal requests use options in
-    ascending order.
+    The request at `at[0]` tries only its options from index `at[1]` on, so equal requests use
+    options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -284,7 +284,8 @@ def _pack_sets(
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
-    What the agent of the node reports for a pod is used while the pod exists, and idle otherwise.
+    Resources that the agent of the node reports for a pod are used while the pod exists and idle
+    afterwards.
     Reported usage that belongs to no reported pod is attributed to the other residents, oldest
     first; their cells are known only from the plan that bound them. A resident that requests more
     than is left of this usage has started after the report. Such a resident uses what was planned

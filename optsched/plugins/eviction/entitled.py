@@ -101,8 +101,8 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The guarantee is that of the gang's queue or of an ancestor queue. The method ignores
-        protection. Parameters and result are as in `waived`.
+        The guarantee is that of the gang's queue or of an ancestor queue. Annotations and disruption
+        budgets are ignored. Parameters and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -117,7 +117,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """The mask (Q,) of queues that use less of some resource than their guarantee."""
+        """The mask (Q,) of queues that use less of a resource than they are guaranteed."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -131,7 +131,7 @@ GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 @dataclass(frozen=True, eq=False)
 class Entitled(Rule):
-    """Rule: gangs preempt by priority, reclaim by deserved shares, and victims keep minimums.
+    """Rule: gangs preempt by priority, reclaim by deserved share, and keep their minimums.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
 
-        Victims without which a reclaim would break the rule on shares are needed.
+        A victim is needed if a reclaim would break the rule on shares without its eviction.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
@@ -251,7 +251,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the victims of the action `reclaim` by preempting gang and lending queue.
+    """Return the victims of the action `reclaim`, keyed by reclaiming gang and lending queue.
 
     Evictions to which the preemptor is not entitled are omitted.
     """
@@ -331,9 +331,9 @@ def _make_unit(
 ) -> _Unit:
     """Return the unit of `number` tasks that are evicted together among `victims`.
 
-    `mine` are the victims of one preemptor. The bound on the usage of a resource counts as many
-    tasks of `mine` that do not use the resource as possible; the rest of the unit are the victims
-    with the largest usage.
+    `mine` are the victims of one preemptor. The bound on the usage of a resource assumes that the
+    unit contains as many tasks of `mine` without the resource as possible, and otherwise the
+    victims that use most of it.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
