@@ -192,7 +192,7 @@ class NodeModel:
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def victims_by_node(self) -> dict[int, list[tuple[int, int, Task]]]:
-        """Return (variable, number of tasks, one of them) for each group of `evictions`, by node."""
+        """Return (variable, number of tasks, one task) for each group of `evictions`, by node."""
         tasks = running_tasks(self.problem).tasks if len(self.evictions.node) else ()
         found: dict[int, list[tuple[int, int, Task]]] = {}
         columns = (self.evictions.leave, self.evictions.number, self.evictions.by_group())

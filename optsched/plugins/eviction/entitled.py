@@ -101,8 +101,8 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The guarantee is that of the gang's queue or of an ancestor queue. Annotations and disruption
-        budgets are ignored. Parameters and result are as in `waived`.
+        The guarantee is that of the gang's queue or of an ancestor queue. The method ignores
+        annotations and disruption budgets. Parameters and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
