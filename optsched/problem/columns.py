@@ -1,6 +1,6 @@
 """Node labels, node taints and gang properties as integer columns.
 
-Each distinct value is tested once, and unchanged gangs keep their values in the next problem.
+Rules test each distinct value once. An unchanged gang keeps its values in the next problem.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class NodeColumns:
     def domains(self, key: str) -> tuple[I64, int]:
         """Return each node's domain (N,) and the number of domains.
 
-        Each value of the node label is a domain. Nodes without the label have domain -1.
+        Nodes with equal values of the label are in one domain. Nodes without the label have domain
+        -1.
         """
         codes, values = self.codes(key)
         if None not in values:
@@ -195,7 +196,7 @@ class GangColumns:
         previous: GangColumns | None = None,
         index_before: I64 | None = None,
     ) -> None:
-        """Carry over the columns of `previous`; `index_before` (G,) is computed if it is None."""
+        """Carry over the columns of `previous`. If `index_before` (G,) is None, compute it."""
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}

@@ -193,8 +193,8 @@ def has_many_unused_resources(problem: Problem) -> bool:
     """Return whether gangs and queues mention less than half of the problem's resources.
 
     A problem inherits the resource columns of the previous problem, some of which may have been
-    requested only by pods that no longer exist. Each column costs memory per node, queue and task
-    class.
+    requested only by pods that no longer exist. Each resource column costs memory per node, queue
+    and task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False

@@ -115,8 +115,8 @@ def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
     The amount is the sum of the requests of nominated tasks of undecided or placed gangs, minus the
-    usage that decided gangs already added. The result is never negative. Nodes that do not exist or
-    are not ready are ignored.
+    usage that decided gangs already added. Nominations to nodes that do not exist or are not ready
+    do not count.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)

@@ -13,8 +13,8 @@ of the gangs of one class. If all
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
 Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
-number of tasks. The task counts of two gangs then differ by at most one, over any consecutive
-entries. So if the average count of the gangs reaches a minimum, the count of every gang reaches the
+number of tasks. The numbers of placed tasks of two gangs, over any consecutive entries, then differ
+by at most one. So if the average number reaches a minimum, the number of every gang reaches the
 minimum.
 """
 

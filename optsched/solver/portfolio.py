@@ -275,7 +275,8 @@ class _EngineSequence:
 _QUARTERS = {1: (4,), 2: (1, 3)}
 """Number of quarters of the budget for each engine, keyed by the number of engines.
 
-The first of two engines gets one quarter, because this engine finishes either early or not at all.
+The first of two engines gets one quarter of the budget, because it finishes either early or not at
+all.
 """
 
 
@@ -433,7 +434,7 @@ def _search_neighbourhoods(
 ) -> Solution:
     """Improve the incumbent by a sequence of searches, each over a few nodes.
 
-    Each search starts from the best plan so far. The result has the bounds of the incumbent,
+    Each search starts from the best plan so far. The solution has the bounds of the incumbent,
     because no search proves a bound for the whole problem.
     """
     best, search = run

@@ -114,7 +114,7 @@ class _Shuffle:
         """Return the tasks to evict together: the task alone, or its entire gang.
 
         The gang is evicted entirely if it has subgroups or a topology, or if it cannot run without
-        the task. The result is empty if the eviction is not allowed.
+        the task. The list is empty if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]

@@ -260,7 +260,7 @@ def _build_configurations(
 
 @dataclass(frozen=True, eq=False)
 class Relocation:
-    """The moves and placements of a solution.
+    """The moves and placements in a solution of a what-if problem.
 
     Attributes
     ----------

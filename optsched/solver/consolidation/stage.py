@@ -190,8 +190,8 @@ class _PriorityPass:
         """Return the moves for the requesting gangs, or no moves if none of them could start.
 
         The first model moves only tasks that can move without the rest of their gang. The second
-        model also moves entire gangs. It takes longer and may reach the time limit, because each
-        moved gang affects many nodes.
+        model also moves entire gangs. The second model takes longer and may reach the time limit,
+        because each moved gang affects many nodes.
         """
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
@@ -268,8 +268,8 @@ class _PriorityPass:
                 bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
-            # Without these tasks, other tasks of their gangs may not be movable any more, so build
-            # the problem again.
+            # Without the dropped tasks, other tasks of the same gangs may not be movable any more,
+            # so build the problem again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None

@@ -42,7 +42,7 @@ class Effort:
     """The limits of one CP-SAT call.
 
     Without `seconds`, the call has no time limit. If `gap` is given, the call may stop at a
-    solution within this relative gap. Otherwise, the call must prove the optimum.
+    solution within this relative gap. If `gap` is None, the call must prove the optimum.
     """
 
     seconds: float | None

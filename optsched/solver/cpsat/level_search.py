@@ -659,8 +659,8 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> tuple[Charged | None, Relaxed | None]:
         """Add configurations while they improve the relaxation.
 
-        Returns the proof of the best bound, and the optimum of the last relaxation. Proof and
-        optimum are None if the relaxation was not solved.
+        Returns the proof of the best bound, and the optimum of the last relaxation. Both results
+        are None if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)

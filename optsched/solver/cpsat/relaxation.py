@@ -308,7 +308,7 @@ class Charged:
     each variable. If a variable differs by one from the bound that its reduced cost favours, the
     value decreases by at least the absolute reduced cost. If a node uses another configuration than
     the best one of its class, the value decreases by the difference of the values of both
-    configurations. All numbers are multiplied by `scale`.
+    configurations. All numbers of the bound are multiplied by `scale`.
     """
 
     total: int

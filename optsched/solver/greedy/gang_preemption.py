@@ -206,8 +206,8 @@ class GangPreemption:
     ) -> bool:
         """Evict one unit of tasks after another until the gang fits; return whether the gang fits.
 
-        If the gang fits, evictions that are not needed are undone. Otherwise all evictions are
-        undone.
+        If the gang fits, evictions that are not needed are undone. If the gang does not fit, all
+        evictions are undone.
         """
         evicting = self._evicting
         victims: list[list[int]] = []

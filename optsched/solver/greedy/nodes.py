@@ -1,6 +1,6 @@
 """The idle capacity of nodes, and the fits and scores of each task class on the nodes.
 
-A placement changes few nodes. Each task class has arrays of fits and scores. Reading an array
+A placement changes only few nodes. Each task class has arrays of fits and scores. Reading an array
 updates only the elements of nodes that changed since the last read. The scores of a task class that
 fits no node are never computed.
 """
@@ -223,8 +223,8 @@ class NodeTable:
     def may_fit(self, task_class: int) -> bool:
         """Return False only if no node has enough of some requested resource idle for one task.
 
-        The request is compared with the largest idle amounts. These may be outdated, but never too
-        low.
+        The method compares the request with the largest idle amounts, which may be too high but
+        never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -256,7 +256,7 @@ class NodeTable:
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Place `counts` (m,) tasks of a class on distinct nodes; negative counts remove tasks.
 
-        All counts have the same sign.
+        All elements of `counts` have the same sign.
         """
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken

@@ -72,8 +72,8 @@ class GreedyOptions:
         capabilities of its queues, its request is reserved: plugins count the gang as enqueued.
         Only the first such gang gets this reservation.
     is_late
-        Returns True once the time limit of `preempt` and `reclaim` is over. Both actions then stop;
-        earlier evictions stay valid.
+        Returns True once the time limit of `preempt` and `reclaim` is over. `preempt` and `reclaim`
+        then stop; earlier evictions stay valid.
 
     """
 
@@ -286,7 +286,7 @@ class _Pipeline:
         return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks of a gang; if a rule is violated, retry with half.
+        """Place up to `number` more tasks of a gang; retry with half as many if a rule is violated.
 
         Returns whether any task is placed.
         """

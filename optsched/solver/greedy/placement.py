@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: its placed tasks, and the number of tasks missing to its minimum.
+    """The progress of a gang: its placed tasks, and how many tasks its minimum still lacks.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Cursor:
     done
         Number of placed tasks per entry.
     need, need_role
-        Number of tasks missing to the minimum, in total and by role.
+        Number of tasks that the minimum still lacks, in total and by role.
     failed
         Entries for which no node was found; these entries are not tried again.
 
@@ -181,7 +181,7 @@ class PlacementState:
         self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate nodes with future idle capacity for the tasks missing to the gang's minimum."""
+        """Nominate nodes with future idle capacity for the tasks that the minimum still lacks."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 

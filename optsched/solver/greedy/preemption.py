@@ -192,7 +192,7 @@ class GreedyPreemption:
         """Yield once for each attempt to reclaim.
 
         Only in the last attempt may reclaims within a guarantee override disruption budgets that
-        yield to guarantees. So no budget is overridden if other evictions suffice.
+        yield to guarantees. No budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -281,8 +281,9 @@ class GreedyPreemption:
     def _is_refused(self, gang: int, action: str) -> bool:
         """Return whether evictions provably do not help a gang.
 
-        That is the case if a bound shows that too few tasks of the gang fit. That is also the case
-        if no victims were found for a gang of the same class and nothing has changed since.
+        Evictions do not help if a bound shows that too few tasks of the gang fit. Evictions do not
+        help either if no victims were found for a gang of the same class and nothing has changed
+        since.
         """
         if not self._atomic:
             return False

@@ -325,8 +325,8 @@ class QueueOrder:
     """The queues by sort key, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each turn of the queue. These keys stay up to date if a sort key depends only on tasks of
-    its own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
+    after each turn of the queue. The keys stay up to date if each key depends only on tasks of its
+    own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
     that may have changed are computed again before each turn.
     """
 

@@ -149,8 +149,8 @@ class _ReservationPlanner:
         """Return the first of `number` attempts that succeeds, or None if all fail.
 
         Attempt 0 usually succeeds. A later attempt may fail although more capacity is idle, because
-        placement is greedy. So the bisection may miss an earlier start, but the returned start is
-        valid.
+        placement is greedy. The bisection may therefore miss an earlier start, but the returned
+        start is valid.
         """
         known: dict[int, I64 | None] = {}
 

@@ -110,7 +110,7 @@ class TopologyPlacement:
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
         """Place a gang in one possible domain after another; yield each domain where it can start.
 
-        Each placement is undone before the next domain is tried.
+        The placement in a domain is undone before the next domain is tried.
         """
         work = self._work(gang)
         for domain_nodes in work.candidate_domains(stages[-1][0]):

@@ -190,7 +190,8 @@ class _GangAssignment:
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """Return the domain (number,) of each starting gang's subgroup, keyed by subgroup index.
 
-        The key `NO_PART` stands for whole gangs. Without a domain, the value is `NOWHERE`.
+        The key `NO_PART` stands for whole gangs. The value is `NOWHERE` for a subgroup without a
+        domain.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}

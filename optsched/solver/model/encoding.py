@@ -197,9 +197,9 @@ def _stages(
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """Return a mask (C, N) where a node gets no more tasks of a class than in the incumbent.
 
-    The node rows of rules ignore nominations. Without the mask, such rules could give other tasks
-    the devices that a nominated task needs. A nominated task fits on its node in addition to the
-    incumbent's tasks.
+    The node rows of rules ignore nominations. Without the mask, other tasks could get the devices
+    that a nominated task needs. A nominated task fits on its node in addition to the incumbent's
+    tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -241,7 +241,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; nodes of a class get configurations in node order.
+        """Return the decisions of a solution; the configurations go to nodes in node order.
 
         See `Encoding`.
         """

@@ -61,7 +61,7 @@ def find_open_classes(problem: Problem) -> I64:
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
     """Return the mask (C, N) of ready nodes that all rules allow for each task class.
 
-    If `classes` is given, the mask is False for all other classes.
+    If `classes` is given, the mask is False for all task classes that `classes` does not contain.
     """
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()

@@ -203,7 +203,7 @@ def encode_joint(
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
     """Return whether a rule is custom, or makes placements depend on other tasks of the node.
 
-    The result is also True if gangs can choose from too many topology domains.
+    Gangs that can choose among too many topology domains also count as tied.
     """
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
@@ -432,8 +432,8 @@ class _Presence:
     """Adds the rows of an exact model that allow victims only on nodes used by entitled gangs.
 
     The verifier rejects a plan whose preemptor does not use the capacity of its victims. Without
-    these rows, the model could evict tasks for a gang on nodes that the gang does not use. Other
-    queues could then use the capacity without being entitled to reclaim it.
+    these rows, the model could evict tasks for a gang on nodes that the gang does not use. Queues
+    that are not entitled to the capacity could then use it.
     """
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
@@ -444,7 +444,7 @@ class _Presence:
         """Add rows for every group of victims.
 
         If a gang is evicted entirely or by subgroups, an entitled gang must use the node of one of
-        the evicted tasks. Otherwise, an entitled gang must use the victim's node.
+        the evicted tasks. In all other cases, an entitled gang must use the node of each victim.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
         # The tasks on all nodes are at most the placed tasks, so that a task justifies victims on

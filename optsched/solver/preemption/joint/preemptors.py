@@ -103,7 +103,7 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Treat some reclaimed victims as preempted; return a mask (m,) of those still reclaimed.
+        """Preempt some of the reclaimed victims; return a mask (m,) of the victims still reclaimed.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
         tasks. If no preemptor uses such capacity, one reclaimed task whose capacity a preemptor

@@ -219,7 +219,7 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether pending tasks of a gang must still start together to reach its minimum."""
+        """Return whether a gang runs fewer tasks than its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(

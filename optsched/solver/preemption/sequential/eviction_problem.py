@@ -184,15 +184,16 @@ class VictimGang:
 class Limit:
     """The constraint Σ weight · evicted + Σ request · placed ≤ most.
 
-    The first sum is over victim groups. The second sum is the amount of `resource` that the placed
-    tasks of the gang request.
+    Σ weight · evicted is a sum over victim groups. Σ request · placed is the amount of `resource`
+    that the placed tasks of the gang request.
 
     Attributes
     ----------
     resource
         Index of the resource, or -1 if the constraint does not include an amount of the gang.
     claimed
-        Groups of which an eviction activates the constraint; None if it is always active.
+        Groups of which an eviction activates the constraint; None if the constraint is always
+        active.
 
     """
 

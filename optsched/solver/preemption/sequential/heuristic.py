@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: place one task at a time with the cheapest victims.
 
-The limits of lending queues are checked incrementally. The solution is final if there is no solver
-or no time left. Otherwise, the solution is the solver's first incumbent.
+The limits of lending queues are checked incrementally. The heuristic solution is the first
+incumbent of the solver. Without a solver, or without time left, the heuristic solution is final.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on the victims that use no requested resource.
 
-        Such a victim is evicted only in a unit with a task that uses a requested resource.
+        A victim that uses no requested resource is evicted only in a unit with a task that uses
+        one.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False

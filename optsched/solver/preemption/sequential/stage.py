@@ -126,7 +126,7 @@ class EvictionPlan:
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Return the gangs that `decisions` do not place on all their nominated nodes.
 
-        The result also includes gangs that overtake an earlier gang of a FIFO queue.
+        Gangs that overtake an earlier gang of a FIFO queue are included.
         """
         at = np.maximum(decisions.node_of, decisions.nominated)
         is_served = np.zeros(problem.num_gangs, np.bool_)
@@ -361,7 +361,7 @@ class _Stage:
     ) -> bool:
         """Evict tasks for a gang, within a guarantee as a last resort; return whether it worked.
 
-        If `is_last` is False, another attempt of a different kind follows for the gang.
+        If `is_last` is False, the caller makes another attempt for the gang.
         """
         before = self._least
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
