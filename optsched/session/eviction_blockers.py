@@ -140,7 +140,7 @@ class EvictionTrial:
             return None
         number = self._compiler.facts.covered(found.victims)
         left = np.maximum(np.array([b.allowed for b in budgets], np.int64) - spent, 0)
-        grows = not self._compiler.has_minimum(gang)
+        grows = not self._compiler.lacks_minimum(gang)
         overrides = self._compiler.may_override_budgets(gang, self._state, grows=grows)
         clauses = [
             f"the disruption budget {budget.key} allows {count_noun(most, 'more eviction')}, "
@@ -176,7 +176,7 @@ class EvictionTrial:
         """Return a gang's eviction problem, or None if one problem cannot represent the gang."""
         if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
             return None
-        if compiler.has_minimum(gang):
+        if compiler.lacks_minimum(gang):
             eviction = compiler.compile_minimum(gang, state)
         else:
             eviction = compiler.compile_growth(gang, state, compiler.facts.counts_of(gang))

@@ -104,7 +104,7 @@ class EvictionCompiler:
 
         Returns None if no eviction helps, or if the gang already has its minimum.
         """
-        if not self.has_minimum(gang):
+        if not self.lacks_minimum(gang):
             return None
         candidates = self._candidates(gang, state, grows=False)
         return self._compile(gang, state, within, candidates, self.facts.counts_of(gang))
@@ -118,7 +118,7 @@ class EvictionCompiler:
         guarantees. Returns None if such budgets protect no task that the gang can reclaim within a
         guarantee.
         """
-        if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
+        if not self.lacks_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None
         candidates = self._candidates(gang, state, grows=False, overrides_budgets=True)
         overriding = self._find_covered(gang, state, grows=False) & candidates.reclaimed
@@ -173,7 +173,7 @@ class EvictionCompiler:
 
         """
         queues, grows = self.problem.queues, rest is not None
-        if not queues.guarantee.any() or not (grows or self.has_minimum(gang)):
+        if not queues.guarantee.any() or not (grows or self.lacks_minimum(gang)):
             return None
         if overrides_budgets and not self.may_override_budgets(gang, state, grows=grows):
             return None
@@ -218,7 +218,7 @@ class EvictionCompiler:
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
-    def has_minimum(self, gang: int) -> bool:
+    def lacks_minimum(self, gang: int) -> bool:
         """Return whether a gang runs fewer tasks than its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
@@ -442,7 +442,7 @@ class EvictionCompiler:
         With `overrides_budgets`, reclaims within a guarantee override budgets that yield to
         guarantees.
         """
-        grows = not self.has_minimum(gang)
+        grows = not self.lacks_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
     def explain_kept_capacity(self, gang: int, state: EvictionState) -> Reason | None:
@@ -452,7 +452,7 @@ class EvictionCompiler:
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return None
-        least = find_minimum_request(self.problem, gang, grows=not self.has_minimum(gang))
+        least = find_minimum_request(self.problem, gang, grows=not self.lacks_minimum(gang))
         requested, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         claim = self._find_claim(queue, state, requested)
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():

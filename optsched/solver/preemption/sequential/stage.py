@@ -253,7 +253,7 @@ class _Stage:
             if lines.ahead(gang) != NO_GANG or self._is_losing_tasks(gang):
                 continue
             self._add_placements_up_to(int(self._tiers.of[gang]))
-            if gang in self._served or not self._compiler.has_minimum(gang):
+            if gang in self._served or not self._compiler.lacks_minimum(gang):
                 continue
             if self._left_ms() <= 0:
                 return False
@@ -283,7 +283,7 @@ class _Stage:
         if gangs:
             self._add_placements_up_to(int(self._tiers.of[gangs].max()))
         for gang in gangs:
-            starts = self._compiler.has_minimum(gang)
+            starts = self._compiler.lacks_minimum(gang)
             if (starts and gang not in self._served) or lines.ahead(gang) != NO_GANG:
                 continue
             rest = self._compiler.facts.counts_of(gang).copy()
@@ -416,7 +416,7 @@ class _Stage:
         found = search_by_trial(
             self._compiler, gang, self._state, before, lambda: self._left_ms() <= 0
         )
-        grows = not self._compiler.has_minimum(gang)
+        grows = not self._compiler.lacks_minimum(gang)
         if found is None and self._compiler.may_override_budgets(gang, self._state, grows=grows):
             found = search_by_trial(
                 self._compiler,
