@@ -48,7 +48,7 @@ def integer(description: str = "", **rules: object) -> Schema:
     return {"description": description, "type": "integer", "format": "int32", **rules}
 
 
-def count(description: str = "", **rules: object) -> Schema:
+def non_negative(description: str = "", **rules: object) -> Schema:
     """Return the OpenAPI schema of a non-negative 32-bit integer."""
     return integer(description, minimum=0, **rules)
 

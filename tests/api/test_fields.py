@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optsched.api import kinds
 from optsched.api.crds import schema_of, unknown_fields
-from optsched.api.fields import Fields, Schema, count, record, text
+from optsched.api.fields import Fields, Schema, non_negative, record, text
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
 
@@ -62,7 +62,7 @@ def test_any_podgroup_is_read_or_complained_about(obj: Any, metadata: Any):
     assert all(error.message for error in unknown_fields(kinds.POD_GROUP, odd))
 
 
-SMALL = record("", size=count("", maximum=9), mode=text("", enum=["a", "b"], default="a"))
+SMALL = record("", size=non_negative("", maximum=9), mode=text("", enum=["a", "b"], default="a"))
 
 
 def fields(obj: Any) -> tuple[Fields, list[FieldError]]:

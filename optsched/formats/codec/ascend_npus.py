@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.fields import Fields, boolean, count, integer, listing, record, text
+from optsched.api.fields import Fields, boolean, integer, listing, non_negative, record, text
 from optsched.cluster.node_resources import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
 from optsched.units.quantity import is_decimal
@@ -92,13 +92,13 @@ _DEVICE: Final = record(
     "",
     ("id", "devmem"),
     id=text(),
-    count=count(default=1),
-    devmem=count(),
+    count=non_negative(default=1),
+    devmem=non_negative(),
     health=boolean(),
     custominfo=record(NetworkID={"type": "integer"}),
 )
 _REPORT: Final = record(devices=listing("", _DEVICE))
-_TEMPLATE: Final = record("", ("name", "memory"), name=text(minLength=1), memory=count())
+_TEMPLATE: Final = record("", ("name", "memory"), name=text(minLength=1), memory=non_negative())
 _VNPU: Final = record(
     "",
     ("commonWord", "memoryAllocatable", "memoryCapacity"),

@@ -12,10 +12,10 @@ from optsched.api.fields import (
     Schema,
     amounts,
     boolean,
-    count,
     integer,
     listing,
     mapping,
+    non_negative,
     record,
     text,
     texts,
@@ -83,8 +83,8 @@ _SPREAD: Final = record(
 )
 _RESOURCES: Final = record(requests=amounts(), limits=amounts())
 _PORT: Final = record(
-    containerPort=count(maximum=_MAX_PORT),
-    hostPort=count(maximum=_MAX_PORT),
+    containerPort=non_negative(maximum=_MAX_PORT),
+    hostPort=non_negative(maximum=_MAX_PORT),
     hostIP=text(default="0.0.0.0"),  # noqa: S104
     protocol=text(enum=["TCP", "UDP", "SCTP"], default="TCP"),
 )
@@ -153,7 +153,7 @@ NODE: Final = record(
 )
 
 BUDGET: Final = record(
-    spec=record(selector=LABEL_SELECTOR), status=record(disruptionsAllowed=count())
+    spec=record(selector=LABEL_SELECTOR), status=record(disruptionsAllowed=non_negative())
 )
 _SCOPES: Final = "Scopes of the counted pods; all pods if empty."
 QUOTA: Final = record(
@@ -185,7 +185,9 @@ VOLUME: Final = record(
 )
 CSI_NODE: Final = record(
     spec=record(
-        drivers=listing("", record("", ("name",), name=text(), allocatable=record(count=count())))
+        drivers=listing(
+            "", record("", ("name",), name=text(), allocatable=record(count=non_negative()))
+        )
     )
 )
 STORAGE_CLASS: Final = record(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from optsched.api import wellknown
-from optsched.api.fields import Fields, count, integer, listing, record, text, texts
+from optsched.api.fields import Fields, integer, listing, non_negative, record, text, texts
 from optsched.cluster.node_resources import (
     NVIDIA,
     Geometry,
@@ -64,7 +64,7 @@ _INSTANCE: Final = record(
     "",
     ("name", "memory", "count"),
     name=text(),
-    memory=count(),
+    memory=non_negative(),
     count=integer(minimum=1, maximum=64),
 )
 _GEOMETRY: Final = record("", ("group",), group=text(), geometries=listing("", _INSTANCE))

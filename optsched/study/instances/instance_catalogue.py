@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.crds import find_unknown_fields
-from optsched.api.fields import Fields, boolean, count, listing, mapping, record, text
+from optsched.api.fields import Fields, boolean, listing, mapping, non_negative, record, text
 from optsched.formats.codec.annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document
@@ -47,11 +47,11 @@ SCHEMA: Final[Schema] = record(
             ("family", "name", "seed", "parameters", "licence", "sha256", "bytes", "stored"),
             family=text("Name of the family, which is also the folder."),
             name=text("File name without the extension."),
-            seed=count("Seed of the random generator."),
+            seed=non_negative("Seed of the random generator."),
             parameters=mapping("Parameters of the family, keyed by name.", {}),
             licence=text("Licence of the file.", enum=[LICENCE]),
             sha256=text("SHA-256 digest of the file, in hexadecimal.", pattern="^[0-9a-f]{64}$"),
-            bytes=count("Length of the file."),
+            bytes=non_negative("Length of the file."),
             stored=boolean("Whether the file is stored; if not, it is generated when needed."),
             pending=mapping("Expected reason codes of waiting gangs, keyed by gang.", _TEXTS),
             best=listing(
