@@ -108,7 +108,7 @@ def test_all_anti_affinity_of_a_topology_key_is_one_pass(monkeypatch: pytest.Mon
         num_calls(
             monkeypatch,
             pod_affinity,
-            "_in_domains",
+            "_mask_domains",
             session_of(*(apart(i, num_terms) for i in range(3))),
         )
         for num_terms in (1, 50)

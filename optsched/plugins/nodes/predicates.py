@@ -36,7 +36,7 @@ _PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
 _BINDING = "volumebinding."
 
 
-def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+def _build_predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     chosen = [rule for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True)]
     patience_s = read_whole(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
     rules = (Volumes(patience_s) if rule is Volumes else rule() for rule in chosen)
@@ -94,5 +94,5 @@ PLUGIN = Plugin(
         ),
         Argument("dynamicresources.filterTimeoutSeconds", Kind.WHOLE, 10, "has no effect"),
     ),
-    _predicates,
+    _build_predicates,
 )

@@ -70,7 +70,7 @@ def dominant_weights(problem: Problem) -> Weights:
     every = every[every.any(axis=1)]
     if not len(every):
         return Weights("tasks", np.ones(len(request), np.int64))
-    share = _shares(every, total)
+    share = _divide_by_total(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
         # If several resources are dominant for every gang, choose one by name, because resource
@@ -80,12 +80,12 @@ def dominant_weights(problem: Problem) -> Weights:
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
         unit = units.get(names[column], names[column])
         return Weights(unit, np.maximum(request[:, column], 1))
-    largest = _shares(request, total).max(axis=1, initial=0.0)
+    largest = _divide_by_total(request, total).max(axis=1, initial=0.0)
     parts = np.rint(np.minimum(largest, 1.0) * PPB)
     return Weights("ppb of the cluster", np.maximum(parts.astype(np.int64), 1))
 
 
-def _shares(request: I64, total: I64) -> F64:
+def _divide_by_total(request: I64, total: I64) -> F64:
     """Return requests (K, R) as shares of the cluster; infinite if no node has the resource."""
     share: F64 = np.where(
         total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
@@ -311,7 +311,7 @@ def _find_units(problem: Problem) -> I64:
     """Return the greatest common divisor (R,) of the task requests for each resource."""
     unit = np.ones(len(problem.resources), np.int64)
     _, units = problem.gang_columns.codes(_find_units_of_row)
-    divisor_of = _common_divisors(each.amounts for each in units)
+    divisor_of = _find_common_divisors(each.amounts for each in units)
     for r, name in enumerate(problem.resources):
         unit[r] = divisor_of.get(name, 1)
     return unit
@@ -333,10 +333,10 @@ def _find_units_of_row(row: GangRow) -> _Units:
 
 def _find_units_of_gang(gang: Gang) -> _Units:
     requests = {id(task.shape): task.shape.request for task in gang.tasks}
-    return _UNITS.intern(tuple(_common_divisors(requests.values()).items()))
+    return _UNITS.intern(tuple(_find_common_divisors(requests.values()).items()))
 
 
-def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
+def _find_common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
     """Return the greatest common divisor of the positive requests for each resource."""
     found: dict[str, int] = {}
     for name, amount in chain.from_iterable(amounts):

@@ -63,7 +63,7 @@ class Fifo(Rule):
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Equal gangs that are adjacent in the FIFO order form one class."""
-        order = problem.derived(_order)
+        order = problem.derived(_find_orders)
         if not order.lines:
             return None
         numbers = np.zeros(problem.num_gangs, np.int64)
@@ -88,7 +88,7 @@ class Fifo(Rule):
         to class h are placed. y[h'] is the number of started gangs, and x[h'] the number of placed
         tasks of a set of equal tasks. `most` is the upper bound of x[h'] or y[h'].
         """
-        order = form.problem.derived(_order)
+        order = form.problem.derived(_find_orders)
         if not order.lines:
             return
         first = form.gangs.members[form.gangs.member_start[:-1]]
@@ -100,7 +100,7 @@ class Fifo(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        lines = problem.derived(_order).lines
+        lines = problem.derived(_find_orders).lines
         if not lines:
             return None
         rank = {g: float(i) for line in lines for i, g in enumerate(line)}
@@ -148,7 +148,7 @@ class FifoLines:
     """The FIFO orders of all FIFO queues; `is_served` returns whether a gang no longer waits."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
-        order = problem.derived(_order)
+        order = problem.derived(_find_orders)
         self._place = {g: (n, i) for n, line in enumerate(order.lines) for i, g in enumerate(line)}
         self._waiting = [[g for g in line if g in order.waits] for line in order.lines]
         self._next = [0] * len(order.lines)
@@ -224,7 +224,7 @@ class _Order:
     waits: frozenset[int]
 
 
-def _order(problem: Problem) -> _Order:
+def _find_orders(problem: Problem) -> _Order:
     strict = {i for i, q in enumerate(problem.snapshot.queues) if q.is_fifo}
     if not strict:
         return _Order((), frozenset())

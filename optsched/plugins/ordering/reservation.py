@@ -107,7 +107,7 @@ class Reservation(Rule):
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)
                 if gain.get(resource) and used + amount > limits.get(resource, default):
-                    start = f"{reservation.gang} is to start at {_start_text(reservation)}"
+                    start = f"{reservation.gang} is to start at {_describe_start(reservation)}"
                     detail = f"{amount_text(resource, used)} would still be held when {start}"
                     yield Violation(self.name, where, detail)
 
@@ -140,7 +140,7 @@ class Reservation(Rule):
         reservations = problem.snapshot.reservations
         if not any(reservation.nodes for reservation in reservations):
             return None
-        parts = [_node_limits(problem, i) for i in range(len(reservations))]
+        parts = [_find_node_limits(problem, i) for i in range(len(reservations))]
         capacity = np.concatenate([p.left for p in parts], axis=1)
         request = np.concatenate([p.request for p in parts], axis=1)
         return ExtraResources(capacity, request) if request.any() else None
@@ -152,9 +152,9 @@ class Reservation(Rule):
         the start of the reservation. For entitled tasks, the limit is the unused entitlement.
         """
         problem, gangs = form.problem, form.gangs
-        for i in _reservation_numbers(problem):
+        for i in _list_numbers(problem):
             bound = _find_constrained_classes(problem, i)[gangs.class_of]
-            for queue, r, left in _queue_limits(problem, i):
+            for queue, r, left in _find_queue_limits(problem, i):
                 below = problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
                 request = problem.classes.request[gangs.class_of, r]
                 entries = bound & below & (request > 0)
@@ -190,7 +190,7 @@ class Reservation(Rule):
         limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
         if not limits_queues:
             return None
-        limits = {i: _queue_limits(problem, i) for i in _reservation_numbers(problem)}
+        limits = {i: _find_queue_limits(problem, i) for i in _list_numbers(problem)}
         below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         return _QueueLimits(ledger, problem.classes.bound, limits, below)
 
@@ -203,7 +203,7 @@ class Reservation(Rule):
             return None
         requested, queue = next_requests(outcome, gang), int(problem.queue_of[gang])
         for i in problem.classes.bound[problem.task_class[problem.task_start[gang]]]:
-            for above, r, left in _queue_limits(problem, i):
+            for above, r, left in _find_queue_limits(problem, i):
                 if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
                 tasks = np.flatnonzero(outcome.assigned)
@@ -219,7 +219,7 @@ class Reservation(Rule):
                     ReasonCode.RESERVED,
                     f"queue {problem.queues.names[above]} would hold more than it is entitled to "
                     f"and delay the start of {reservation.gang}, expected at "
-                    f"{_start_text(reservation)}",
+                    f"{_describe_start(reservation)}",
                 )
         return None
 
@@ -228,7 +228,7 @@ class Reservation(Rule):
         problem = outcome.problem
         bound = problem.classes.bound[problem.task_class[problem.task_start[gang]]]
         for i in (number for number in bound if number >= 0):
-            limits = _node_limits(problem, i)
+            limits = _find_node_limits(problem, i)
             tasks, left = np.flatnonzero(outcome.assigned), limits.left.copy()
             taken = limits.request[problem.task_class[tasks]]
             np.subtract.at(left, outcome.node_of_coming[tasks], taken)
@@ -273,7 +273,7 @@ def _find_idle_after(problem: Problem, ended: Bool) -> I64:
     return idle
 
 
-def _node_limits(problem: Problem, number: int) -> _NodeLimits:
+def _find_node_limits(problem: Problem, number: int) -> _NodeLimits:
     reservation = problem.snapshot.reservations[number]
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     column = {r: i for i, r in enumerate(problem.resources)}
@@ -355,7 +355,7 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
     return usable
 
 
-def _reservation_numbers(problem: Problem) -> list[int]:
+def _list_numbers(problem: Problem) -> list[int]:
     """Return the numbers i and ~i of each reservation i, as in `binding_reservations`."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
@@ -369,7 +369,7 @@ def _find_constrained_classes(problem: Problem, number: int) -> Bool:
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
-def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
+def _find_queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) triples for the queue limits of a reservation.
 
     Constrained tasks in the subtree of the queue may use this amount of the resource. The amount is
@@ -412,7 +412,7 @@ class _QueueLimits(Greedy):
     _bound
         (C,) numbers of the reservations that constrain each task class.
     _limits
-        The result of `_queue_limits` for each reservation number.
+        The result of `_find_queue_limits` for each reservation number.
     _below
         (Q,) indices of each queue and its descendants.
     _taken
@@ -455,7 +455,7 @@ def build_reservation_reason(
 ) -> Reason:
     """Return the reason that gang `number` waits: its start would delay a reservation."""
     gang = problem.snapshot.gangs[number]
-    when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
+    when = f"the start of {reservation.gang}, expected at {_describe_start(reservation)}"
     end = gang_end_ms(gang, problem.snapshot.taken_ms)
     if end is not None:
         message = f"it would run until {format_time(end)} and delay {when}"
@@ -474,7 +474,7 @@ def describe_reservation(reservation: CapacityReservation) -> str:
     )
 
 
-def _start_text(reservation: CapacityReservation) -> str:
+def _describe_start(reservation: CapacityReservation) -> str:
     return f"{format_time(reservation.start_ms)}{' or later' if reservation.is_open else ''}"
 
 

@@ -128,12 +128,12 @@ class NodeOrder(Rule):
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
         if self.image_locality and shape.wants.images:
-            parts.append(self.image_locality * _held_images(problem, shape.wants.images))
+            parts.append(self.image_locality * _score_images(problem, shape.wants.images))
         if self.node_affinity and shape.preferred_nodes:
             preferred = np.zeros(problem.num_nodes)
             for weight, term in shape.preferred_nodes:
                 preferred += weight * problem.columns.matches(term)
-            parts.append(self.node_affinity * _scaled(preferred))
+            parts.append(self.node_affinity * _scale_to_top(preferred))
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
             # The number of untolerated `PreferNoSchedule` taints in each set of taints.
@@ -142,7 +142,7 @@ class NodeOrder(Rule):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
                 shunned[i] = sum(not any(t.tolerates(s) for t in shape.tolerations) for s in soft)
             if shunned.any():
-                parts.append(self.taint_toleration * (TOP - _scaled(shunned[codes])))
+                parts.append(self.taint_toleration * (TOP - _scale_to_top(shunned[codes])))
         preferences = problem.derived(find_preferences)
         task = None if preferences is None else preferences.representatives.get(task_class)
         if preferences is not None and task is not None:
@@ -222,19 +222,19 @@ class _AsPlaced(Greedy):
             np.add.at(standing.carried[m], nodes, weight * counts)
 
 
-def _scaled(raw: F64) -> F64:
+def _scale_to_top(raw: F64) -> F64:
     """Return scores scaled so that the largest score is 100 (`DefaultNormalizeScore`)."""
     top = raw.max(initial=0.0)
     return raw if top <= 0 else np.floor(raw * TOP / top)
 
 
-def _held_images(problem: Problem, images: Sequence[str]) -> F64:
+def _score_images(problem: Problem, images: Sequence[str]) -> F64:
     """Return scores (N,) from 0 to 100 by the bytes of `images` on each node (`ImageLocality`).
 
     An image is weighted by the fraction of nodes that store it, so that pods do not concentrate on
     one node.
     """
-    sizes = problem.derived(_image_sizes)
+    sizes = problem.derived(_read_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)
     for image in filter(None, images):
         held = sizes[image]
@@ -245,7 +245,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
     return (part * _TOP // (most - _IMAGES_FROM)).astype(np.float64)
 
 
-def _image_sizes(problem: Problem) -> Mapping[str, I64]:
+def _read_image_sizes(problem: Problem) -> Mapping[str, I64]:
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -383,9 +383,9 @@ def find_preferences(problem: Problem) -> Preferences | None:
     """Return the soft terms of a problem, or None if there are none."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
-    found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}
+    found: dict[TermKey, Term] = {t.key: t for t in _list_soft_terms(problem, shapes, spread=True)}
     carriers = [shape for shape in problem.snapshot.resident_shapes if shape.preferred_pods]
-    found |= {t.key: t for t in _terms(problem, carriers, spread=False)}
+    found |= {t.key: t for t in _list_soft_terms(problem, carriers, spread=False)}
     if not found:
         return None
     terms = tuple(found.values())
@@ -414,7 +414,9 @@ def find_preferences(problem: Problem) -> Preferences | None:
     return preferences
 
 
-def _terms(problem: Problem, shapes: Iterable[TaskShape], *, spread: bool) -> Iterator[Term]:
+def _list_soft_terms(
+    problem: Problem, shapes: Iterable[TaskShape], *, spread: bool
+) -> Iterator[Term]:
     labels_of = problem.snapshot.namespaces
     for shape in shapes:
         for _, term in shape.preferred_pods:

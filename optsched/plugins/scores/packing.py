@@ -237,7 +237,7 @@ def requested_shares(
         key = name if name in by_name else max(begins, key=len, default=None)
         if key is not None:
             found[name] = by_name[key]
-    weights = _own_weights(notes.get(SCORING_WEIGHT, ""))
+    weights = _parse_weights(notes.get(SCORING_WEIGHT, ""))
     if weights:
         requested = {name for name, _ in shape.request}
         found = {
@@ -251,7 +251,7 @@ def requested_shares(
     return found
 
 
-def _own_weights(text: str) -> dict[str, int]:
+def _parse_weights(text: str) -> dict[str, int]:
     try:
         tree = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -264,7 +264,7 @@ def _own_weights(text: str) -> dict[str, int]:
 GIGABYTE = 10**9
 
 
-def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+def _build_strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     sra, weights = bool(arguments.get("sra.enable", False)), "sra.resourceWeight."
     prefix = "resources."
     own = [name.removeprefix(prefix) for name in arguments if name.startswith(prefix)]
@@ -359,5 +359,5 @@ STRATEGY_FIT = Plugin(
             ),
         ),
     ),
-    _strategy_fit,
+    _build_strategy_fit,
 )

@@ -49,7 +49,7 @@ class Drf(Rule):
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
-        return _contested(problem)
+        return _find_contested_gangs(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
@@ -59,15 +59,15 @@ class Drf(Rule):
         a lexicographic max-min of dominant shares over all contested gangs, because a gang that
         does not run has the share 0.
         """
-        contested = _contested(problem)
+        contested = _find_contested_gangs(problem)
         if contested is None:
             return []
-        starting = contested & ~_runs(problem)
+        starting = contested & ~_find_started_gangs(problem)
         first = [StartedGangs(starting)] if starting.any() else []
         return [*first, LeastShare(contested)]
 
 
-def _contested(problem: Problem) -> Bool | None:
+def _find_contested_gangs(problem: Problem) -> Bool | None:
     """Return the mask (G,) of gangs for which the model chooses how many tasks are placed.
 
     Returns None if fewer than 2 or more than `MOST_APART` gangs are contested.
@@ -177,8 +177,8 @@ class LeastShare:
     def value(self, outcome: Outcome) -> int:
         """See `Level`. The value is `GRID` if no contested gang runs."""
         problem = outcome.problem
-        runs = (outcome.num_assigned > 0) | _runs(problem)
-        least, step = GRID, _step(problem)
+        runs = (outcome.num_assigned > 0) | _find_started_gangs(problem)
+        least, step = GRID, _find_step_sizes(problem)
         for gang in np.flatnonzero(self.contested & runs).tolist():
             held = problem.rows[gang].allocated
             used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
@@ -197,7 +197,7 @@ class LeastShare:
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)
-        step = _step(problem)
+        step = _find_step_sizes(problem)
         for h in range(len(gangs.shape_of)):
             gang = int(gangs.members[gangs.member_start[h]])
             if not self.contested[gang]:
@@ -227,10 +227,10 @@ class LeastShare:
         return Expression.of([least], [1])
 
 
-def _step(problem: Problem) -> I64:
+def _find_step_sizes(problem: Problem) -> I64:
     return np.maximum(problem.total // GRID, 1)
 
 
-def _runs(problem: Problem) -> Bool:
+def _find_started_gangs(problem: Problem) -> Bool:
     runs: Bool = np.append(problem.shapes.is_started, False)[problem.shape_of]
     return runs

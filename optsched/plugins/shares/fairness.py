@@ -66,7 +66,7 @@ def queue_shares(
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
-    requested = _admissible(problem, pending or {})
+    requested = _sum_admissible_demand(problem, pending or {})
     exceeded = _find_exceeded_limits(problem, requested)
     # Fairness over time takes precedence over hierarchical DRF. Without both rules, the ideal share
     # is the dominant share of the demand, times the ideal fraction of the demand.
@@ -76,8 +76,8 @@ def queue_shares(
     if tree_rule is None:
         ideal = ideal_parts(problem, rules, requested) * exceeded.dominant
     else:
-        ideal = _dominant(exceeded.total, problem.derived(tree_rule.find_contest).ideal)
-    held = _dominant(exceeded.total, outcome.queue_allocated)
+        ideal = _find_dominant_shares(exceeded.total, problem.derived(tree_rule.find_contest).ideal)
+    held = _find_dominant_shares(exceeded.total, outcome.queue_allocated)
     requesting = np.flatnonzero(exceeded.dominant > 0)
     names = problem.queues.names
     return tuple(
@@ -97,18 +97,18 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
     rounds = [problem.queues.weight.astype(np.float64)]
     if rules.find_rule("capacity") is not None:
         # Queues with a deserved share are filled first, in proportion to this share.
-        deserved = _dominant(exceeded.total, problem.queues.deserved)
+        deserved = _find_dominant_shares(exceeded.total, problem.queues.deserved)
         if deserved.any():
             rounds = [deserved, np.where(deserved > 0, 0.0, rounds[0])]
     for weight in rounds:
-        part = _fill(exceeded, part, weight)
+        part = _raise_shares(exceeded, part, weight)
     return part
 
 
 # --- demand and limits ----------------------------------------------------------------------------
 
 
-def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
+def _sum_admissible_demand(problem: Problem, pending: Mapping[str, Reason]) -> I64:
     """Return the demand (Q, R) of queues, without gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
@@ -185,16 +185,16 @@ def _find_exceeded_limits(problem: Problem, requested: I64) -> _ExceededLimits:
         queues, demand, np.arange(len(demand)), free, np.flatnonzero(total > 0)
     )
     binds = use.sum(axis=1) > limit
-    return _ExceededLimits(use[binds], limit[binds], total, _dominant(total, requested))
+    return _ExceededLimits(use[binds], limit[binds], total, _find_dominant_shares(total, requested))
 
 
-def _dominant(total: F64, amounts: I64 | F64) -> F64:
+def _find_dominant_shares(total: F64, amounts: I64 | F64) -> F64:
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
 
 
-def _fill(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
+def _raise_shares(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
     """Raise the shares of queues with a positive weight by water filling.
 
     Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the

@@ -71,10 +71,10 @@ class Guarantee(Rule):
             if not gained.get(resource):
                 continue
             use = {name: part.get(resource, 0) for name, part in held.items()}
-            before = sum(_claim_of(q, children, resource, use) for q in top)
+            before = sum(_sum_commitments(q, children, resource, use) for q in top)
             for name in use:
                 use[name] += world.gained_by_queue[name].get(resource, 0)
-            after = sum(_claim_of(q, children, resource, use) for q in top)
+            after = sum(_sum_commitments(q, children, resource, use) for q in top)
             outside_gangs = sum(
                 task_usage(t).get(resource, 0)
                 for n in world.snapshot.nodes
@@ -101,7 +101,7 @@ class Guarantee(Rule):
         problem, gangs, model = form.problem, form.gangs, form.model
         queues = problem.queues
         queue = gangs.queue_of[gangs.gang_class_of]
-        for r in problem.derived(_guaranteed):
+        for r in problem.derived(_find_guaranteed_resources):
             pool = _Claims(problem, r, queues.allocated[:, r]).pool
             claim = model.add_variables(queues.guarantee[:, r], pool)
             request = problem.classes.request[gangs.class_of, r]
@@ -122,7 +122,7 @@ class Guarantee(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        used, guaranteed = problem.queues.allocated, problem.derived(_guaranteed)
+        used, guaranteed = problem.queues.allocated, problem.derived(_find_guaranteed_resources)
         claims = {r: _Claims(problem, r, used[:, r]) for r in guaranteed}
         return _UnclaimedCapacity(ledger, claims) if claims else None
 
@@ -142,12 +142,12 @@ class Guarantee(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason lists the queues whose unused guarantees block the gang."""
         problem = outcome.problem
-        if not problem.derived(_guaranteed):
+        if not problem.derived(_find_guaranteed_resources):
             return None
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         names = problem.queues.names
-        for r in problem.derived(_guaranteed):
+        for r in problem.derived(_find_guaranteed_resources):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
             # A request that exceeds even the available capacity plus all unused guarantees has
@@ -175,7 +175,7 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
     return f"the rest is kept for the guarantees of {noun} {listed}"
 
 
-def _guaranteed(problem: Problem) -> list[int]:
+def _find_guaranteed_resources(problem: Problem) -> list[int]:
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
@@ -258,14 +258,14 @@ class _UnclaimedCapacity(Greedy):
                 claims.add_use(self._ledger.queue_of[gang], number * request[r])
 
 
-def _claim_of(
+def _sum_commitments(
     queue: Queue, children: Mapping[str, Sequence[Queue]], resource: str, use: Mapping[str, int]
 ) -> int:
     """Return the committed amount of a queue, as defined in `Guarantee`.
 
     `use` contains the usage of the gangs directly in each queue, by queue name.
     """
-    below = (_claim_of(q, children, resource, use) for q in children.get(queue.name, ()))
+    below = (_sum_commitments(q, children, resource, use) for q in children.get(queue.name, ()))
     need = use[queue.name] + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)
 

@@ -88,7 +88,7 @@ class Proportion(Rule):
             if not any(gain.values()):
                 continue
             if deserved is None:
-                deserved, nominated = shares_by_name(world).own, _nominated_by_queue(world)
+                deserved, nominated = shares_by_name(world).own, _sum_nominated(world)
             held = world.held_by_queue.get(name, {})
             for resource, more in gain.items():
                 limit = deserved.get(name, {}).get(resource, 0)
@@ -213,7 +213,7 @@ def _sum_future_idle(outcome: Outcome) -> I64:
     return total
 
 
-def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
+def _sum_nominated(world: World) -> Mapping[str, Mapping[str, int]]:
     """Return the total request of the nominated tasks directly in each queue, by queue name."""
     found: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():

@@ -114,7 +114,7 @@ class Capability(Rule):
         """See `EnqueueExplanation`. The reason states the limit and the usage of the queue."""
         problem, queues = outcome.problem, outcome.problem.queues
         queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
-        expected, used, limit = outcome.derived(_expectations)
+        expected, used, limit = outcome.derived(_sum_expected_usage)
         above = np.flatnonzero(queues.subtree[:, queue])
         short = (least > 0) & (least + expected[above] + used[above] > limit[above])
         for i, r in np.argwhere(short).tolist():
@@ -195,7 +195,7 @@ def _describe_queue(queue: str, at: str) -> str:
     return f"queue {queue}" if queue == at else f"queue {at}, an ancestor of {queue},"
 
 
-def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
+def _sum_expected_usage(outcome: Outcome) -> tuple[I64, I64, I64]:
     """Return three arrays (Q, R) of queues with their descendants: expected usage, usage and limit.
 
     The usage is measured before the session. The expected usage is the missing resources of
@@ -205,7 +205,7 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
     expected = problem.derived(expected_by_queue) + new
     used = queues.summed_up(queues.allocated)
-    return queues.summed_up(expected), used, _expectable(problem)
+    return queues.summed_up(expected), used, _find_enqueue_limits(problem)
 
 
 def _find_top_queues(problem: Problem) -> Bool:
@@ -216,7 +216,7 @@ def _find_top_queues(problem: Problem) -> Bool:
     return at_top
 
 
-def _expectable(problem: Problem) -> I64:
+def _find_enqueue_limits(problem: Problem) -> I64:
     """Return the limit (Q, R) of the usage of each queue for enqueueing.
 
     The limit is the capability of the queue. For a top-level queue, the limit is at most the
@@ -238,7 +238,7 @@ class _Ceilings(SubtreeLimits):
         self._expected: list[list[int]] = queues.summed_up(
             problem.derived(expected_by_queue)
         ).tolist()
-        self._expectable: list[list[int]] = _expectable(problem).tolist()
+        self._expectable: list[list[int]] = _find_enqueue_limits(problem).tolist()
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
         request, used = self._ledger.request[task_class], self._ledger.subtree_used

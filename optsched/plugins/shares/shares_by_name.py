@@ -81,8 +81,8 @@ class _Inputs:
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
-    below = _child_queues(world)
-    claims = _claims_by_name(world, below, inputs.stakes)
+    below = _list_child_queues(world)
+    claims = _build_claims(world, below, inputs.stakes)
     whole: dict[str, dict[str, int]] = {}
     own: dict[str, dict[str, int]] = {}
     offered = dict(inputs.supply)
@@ -147,7 +147,7 @@ class _Claim:
     ceiling: Mapping[str, int]
 
 
-def _child_queues(world: World) -> dict[str, list[str]]:
+def _list_child_queues(world: World) -> dict[str, list[str]]:
     """Return the names of each queue's child queues, from the root down.
 
     A queue without a parent, or in a cycle of parents, is a child of the root queue.
@@ -165,7 +165,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
     return {name: found.get(name, []) for name in order}
 
 
-def _claims_by_name(
+def _build_claims(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
     own, demand = _sum_by_queue(world, gangs)

@@ -99,13 +99,15 @@ class HierarchicalDrf(TreeFairness):
 
     def find_contest(self, problem: Problem) -> Contest:
         """See `TreeFairness`."""
-        return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
+        return build_contest(
+            problem, _read_paths(problem), decayed_usage(problem, self.half_life_ms)
+        )
 
     def _find_timeless_contest(self, problem: Problem) -> Contest:
         """Return the `Contest` without past usage, because past usage justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self.find_contest)
-        return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
+        return build_contest(problem, _read_paths(problem), decayed_usage(problem, 0))
 
     def deserved(self, problem: Problem) -> I64 | None:
         """See `Entitling`.
@@ -137,10 +139,10 @@ class HierarchicalDrf(TreeFairness):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         past = decayed_usage(problem, self.half_life_ms)
-        return _TreeOrder(problem, ledger, ShareTree(problem, ledger, _paths(problem), past))
+        return _TreeOrder(problem, ledger, ShareTree(problem, ledger, _read_paths(problem), past))
 
 
-def _paths(problem: Problem) -> list[Path]:
+def _read_paths(problem: Problem) -> list[Path]:
     return [hierarchy(queue) for queue in problem.snapshot.queues]
 
 
@@ -344,7 +346,7 @@ class OverTime(TreeFairness):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         past = decayed_usage(problem, self.half_life_ms)
-        tree = ShareTree(problem, ledger, _parent_paths(problem), past)
+        tree = ShareTree(problem, ledger, _build_parent_paths(problem), past)
         priority = [-float(p) for p in problem.queues.priority.tolist()]
         return _UsageOrder(problem, ledger, tree, priority)
 
@@ -354,10 +356,10 @@ class OverTime(TreeFairness):
         floor = queues.guarantee
         if self.keeps_deserved:
             floor = np.maximum(floor, np.minimum(queues.deserved, queues.capability))
-        return build_contest(problem, _parent_paths(problem), past, floor)
+        return build_contest(problem, _build_parent_paths(problem), past, floor)
 
 
-def _parent_paths(problem: Problem) -> list[Path]:
+def _build_parent_paths(problem: Problem) -> list[Path]:
     """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
     The gangs directly in a parent queue belong to an additional child with an empty name.

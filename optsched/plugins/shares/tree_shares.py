@@ -132,7 +132,7 @@ class Contest:
         class_of = class_of.reshape(-1)
         sizes = [np.sort(share[competing[class_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
-        homes, tree = _tree(self.paths, self.past * self.scale)
+        homes, tree = _build_tree(self.paths, self.past * self.scale)
         # The fraction (Q,) of its demand that each queue is guaranteed, scaled down if the cluster
         # is too small for all guarantees.
         floors = guaranteed_parts(self.guarantee, self._requested)
@@ -221,7 +221,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
     return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
 
 
-def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
+def _build_tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return the tree node (Q,) of each queue, and the tree.
 
     The gangs directly in a parent queue belong to an additional child node.
@@ -287,7 +287,7 @@ def build_contest(
         past=past,
         resources=problem.resources,
         queue_of=problem.queue_of[known],
-        demand=_table(demand, problem.resources),
+        demand=_tabulate(demand, problem.resources),
         claimed=queues.claimed,
         total=problem.total,
         free=np.maximum(problem.total - problem.foreign[problem.ready].sum(axis=0), 0),
@@ -340,7 +340,7 @@ def build_contest_of_world(
     floors = [dict(q.guarantee) for q in snapshot.queues]
     mentioned = (world.total, foreign, *demand, *ceilings, *floors)
     resources = tuple(sorted({name for part in mentioned for name in part}))
-    total = _table([world.total], resources)[0]
+    total = _tabulate([world.total], resources)[0]
     subtree = np.zeros((len(number), len(number)), np.bool_)
     for q, queue in enumerate(snapshot.queues):
         for above in world.ancestors(queue):
@@ -349,7 +349,7 @@ def build_contest_of_world(
                 break  # The parents form a cycle, and `above` is the first queue in it.
     queue_of = np.array([number[g.queue] for g in gangs], np.int64)
     claimed = np.zeros((len(number), len(resources)), np.int64)
-    np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))
+    np.add.at(claimed, queue_of, _tabulate([r.claimed for r in rows], resources))
     contest = Contest(
         paths=paths,
         past=np.array([[p.get(r, 0.0) for r in resources] for p in past]).reshape(
@@ -357,18 +357,20 @@ def build_contest_of_world(
         ),
         resources=resources,
         queue_of=queue_of,
-        demand=_table(demand, resources),
+        demand=_tabulate(demand, resources),
         claimed=claimed,
         total=total,
-        free=np.maximum(total - _table([foreign], resources)[0], 0),
+        free=np.maximum(total - _tabulate([foreign], resources)[0], 0),
         subtree=subtree,
-        capability=_table(ceilings, resources, int(UNLIMITED)),
-        guarantee=_table(floors, resources),
+        capability=_tabulate(ceilings, resources, int(UNLIMITED)),
+        guarantee=_tabulate(floors, resources),
         pods=resources.index(PODS) if PODS in resources else -1,
     )
     return contest, resources
 
 
-def _table(parts: Sequence[Mapping[str, int]], resources: Sequence[str], missing: int = 0) -> I64:
+def _tabulate(
+    parts: Sequence[Mapping[str, int]], resources: Sequence[str], missing: int = 0
+) -> I64:
     rows = [[min(p[r], int(LARGEST)) if r in p else missing for r in resources] for p in parts]
     return np.array(rows, np.int64).reshape(len(parts), len(resources))

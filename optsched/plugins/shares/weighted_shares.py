@@ -265,7 +265,7 @@ def divide_by_weight(
         takers = [(weight, 0, floor) for weight, floor, _ in takers]
         if sum(floors) == total:
             return floors
-    rest, weights = _level(total, takers)
+    rest, weights = _find_level(total, takers)
     shares, remainders = [], []
     for number, (weight, floor, ceiling) in enumerate(takers):
         scaled = rest * weight
@@ -284,7 +284,7 @@ def divide_by_weight(
     return shares
 
 
-def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+def _find_level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """Return (rest, weights): for λ = rest / weights, bounded shares λ · weight sum to `total`.
 
     The total must be between the sum of the floors and the sum of the ceilings. The sum of the

@@ -67,7 +67,7 @@ class Volumes(Rule):
         for task, name in placed:
             for key in scarce.intersection(task.shape.claims):
                 used_on.setdefault(key, {})[name] = None
-        short = assign_volumes(world.snapshot.claims, used_on, _selects(world.snapshot)).short
+        short = assign_volumes(world.snapshot.claims, used_on, _match_nodes(world.snapshot)).short
         for task, _ in placed:
             for key in sorted(short.intersection(task.shape.claims)):
                 detail = f"no volume is left for claim {key}"
@@ -101,11 +101,11 @@ class Volumes(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`. Returns True if the class has claims that compete for volumes."""
-        return bool(problem.derived(_supply).of_class[task_class])
+        return bool(problem.derived(_find_scarce_claims).of_class[task_class])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        supply = problem.derived(_supply)
+        supply = problem.derived(_find_scarce_claims)
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -115,7 +115,7 @@ class Volumes(Rule):
         claim. The tasks of a claim are placed only on nodes that reach its volume.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
-        supply = problem.derived(_supply)
+        supply = problem.derived(_find_scarce_claims)
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():
             chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
@@ -167,7 +167,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 # --- claims that compete for volumes -------------------------------------------------------------
 
 
-def _selects(snapshot: Snapshot) -> Selects:
+def _match_nodes(snapshot: Snapshot) -> Selects:
     nodes = snapshot.node_by_name
     return lambda selector, name: selector.matches(name, nodes[name].labels)
 
@@ -183,12 +183,12 @@ def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[s
         for task in node.residents:
             for key in scarce.intersection(task.shape.claims):
                 found.setdefault(key, {})[node.name] = None
-    short = assign_volumes(snapshot.claims, found, _selects(snapshot)).short if found else set()
+    short = assign_volumes(snapshot.claims, found, _match_nodes(snapshot)).short if found else set()
     return {key: nodes for key, nodes in found.items() if key not in short}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Supply:
+class _ScarceClaims:
     """The scarce claims of pending and running tasks, which compete for volumes.
 
     Attributes
@@ -234,13 +234,13 @@ class _Supply:
         return VolumeRequest(key, fitting, bool(self.allowed[key][at].all()))
 
 
-def _supply(problem: Problem) -> _Supply:
+def _find_scarce_claims(problem: Problem) -> _ScarceClaims:
     snapshot = problem.snapshot
     scarce = {key for key, claim in snapshot.claims.items() if claim.is_scarce}
     of_class = [tuple(k for k in s.claims if k in scarce) for s in problem.classes.shapes]
     if not any(of_class):
         nothing = np.zeros((0, problem.num_nodes), np.bool_)
-        return _Supply({}, of_class, {}, {}, nothing, {}, {})
+        return _ScarceClaims({}, of_class, {}, {}, nothing, {}, {})
     number = {node.name: n for n, node in enumerate(snapshot.nodes)}
     used_on = _find_nodes_in_use(snapshot, scarce)
     named = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
@@ -248,7 +248,7 @@ def _supply(problem: Problem) -> _Supply:
     volumes = {v.name: v.nodes for claim in claims.values() for v in claim.volumes}
     reached = {name: _select_nodes(problem, nodes) for name, nodes in volumes.items()}
     row = {name: i for i, name in enumerate(volumes)}
-    return _Supply(
+    return _ScarceClaims(
         claims,
         of_class,
         {key: [number[node] for node in nodes] for key, nodes in used_on.items()},
@@ -269,7 +269,7 @@ def _select_nodes(problem: Problem, selector: NodeSelector | None) -> Bool:
 class _VolumeMatching(Greedy):
     """A matching of claims to volumes, updated as tasks are placed."""
 
-    def __init__(self, supply: _Supply) -> None:
+    def __init__(self, supply: _ScarceClaims) -> None:
         self._supply = supply
         self._used: dict[str, dict[int, int]] = {}
         self._node_groups: dict[int, I64] = {}
@@ -343,7 +343,7 @@ class VolumeZone(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for task, _, node in world.placements:
-            for key, label, values in _zones(world.snapshot, task.shape):
+            for key, label, values in _list_zones(world.snapshot, task.shape):
                 # A node without zone and region labels reaches all volumes.
                 has_zones = any(known in node.labels for known in _LABELS)
                 own = node.labels.get(label, node.labels.get(_RENAMED.get(label, label)))
@@ -354,7 +354,7 @@ class VolumeZone(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        zones = list(_zones(problem.snapshot, problem.classes.shapes[task_class]))
+        zones = list(_list_zones(problem.snapshot, problem.classes.shapes[task_class]))
         if not zones:
             return None
         chosen = np.ones(problem.num_nodes, np.bool_)
@@ -370,12 +370,12 @@ class VolumeZone(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The phrase lists the claims and the zones of their volumes."""
-        zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
+        zones = _list_zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"
 
 
-def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _list_zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield (claim key, label, values) for each zone label of the volumes that tasks claim."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)

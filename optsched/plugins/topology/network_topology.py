@@ -133,7 +133,7 @@ class NetworkTopology(Rule):
         if bound is None:
             return None
         forest = topology.forest(bound)
-        domains = _widest(forest, bound)
+        domains = _find_widest_domains(forest, bound)
         if domains is None:
             return None
         size = forest.sums(np.ones(problem.num_nodes, np.int64))[domains]
@@ -155,7 +155,7 @@ class NetworkTopology(Rule):
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
             return None
-        if not problem.derived(_free_classes)[task_class]:
+        if not problem.derived(_find_unconstrained_classes)[task_class]:
             return None
         packed = self.packing(problem, forest, problem.used, problem.classes.request[task_class])
         tiers = np.unique(forest.tier).tolist()
@@ -224,7 +224,7 @@ class NetworkTopology(Rule):
 
     def choose_domains(self, form: Formulation) -> None:
         """Let gangs and subgroups with a hard topology choose among the widest allowed domains."""
-        form.choices = _choices(form, _widest)
+        form.choices = _build_choices(form, _find_widest_domains)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`."""
@@ -241,7 +241,7 @@ class NetworkTopology(Rule):
         """
         topology = problem.topology
         choices = [
-            [_widest(topology.forest(bound), bound) for bound in bounds.existing]
+            [_find_widest_domains(topology.forest(bound), bound) for bound in bounds.existing]
             for bounds in topology.bounds
         ]
         numbers = [sum(len(c) for c in each if c is not None) for each in choices]
@@ -343,7 +343,7 @@ class _DomainCheck(Greedy):
         return bool(bound.allowed[domain if bound.held < 0 else forest.meet(domain, bound.held)])
 
 
-def _free_classes(problem: Problem) -> Bool:
+def _find_unconstrained_classes(problem: Problem) -> Bool:
     """Return the mask (C,) of classes that have a task in a gang without a network topology."""
     has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -353,14 +353,14 @@ def _free_classes(problem: Problem) -> Bool:
     return free
 
 
-def _widest(forest: Forest, bound: Bound) -> I64 | None:
+def _find_widest_domains(forest: Forest, bound: Bound) -> I64 | None:
     """Return the widest domains that `bound` allows, or None if `bound` allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
-def _choices(form: Formulation, pick: Pick) -> Choices:
+def _build_choices(form: Formulation, pick: Pick) -> Choices:
     """Return the choices of domains for gang classes and their subgroups.
 
     `pick` returns the domains to choose from. A subgroup chooses among domains that its gang may
@@ -416,13 +416,13 @@ class TierLevel:
         held = holders(problem, outcome.decisions.node_of).tolist()
         pairs = zip(bounds, held, strict=True)
         return sum(
-            _least_tier(problem, b) if d < 0 else int(problem.topology.forest(b).tier[d])
+            _find_lowest_tier(problem, b) if d < 0 else int(problem.topology.forest(b).tier[d])
             for b, d in pairs
         )
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`. The result is the value if each gang spans its lowest allowed tier."""
-        return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
+        return sum(_find_lowest_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return ideal + Σ (tier[d] − least[h]) · v[h, d] over the allowed domains d.
@@ -431,13 +431,13 @@ class TierLevel:
         least[h] is the lowest tier that class h allows. The method `ideal` returns the constant.
         """
         problem = form.problem
-        form.choices = _choices(form, candidates)
+        form.choices = _build_choices(form, candidates)
         form.choices.add_supply_rows(supplied)
         variables, factors = [], []
         for choice in form.choices.all:
             forest = problem.topology.forest(choice.bound)
             variables.append(choice.variables)
-            factors.append(forest.tier[choice.domains] - _least_tier(problem, choice.bound))
+            factors.append(forest.tier[choice.domains] - _find_lowest_tier(problem, choice.bound))
         none = np.zeros(0, np.int64)
         return Expression.of(
             np.concatenate([none, *variables]),
@@ -446,7 +446,7 @@ class TierLevel:
         )
 
 
-def _least_tier(problem: Problem, bound: Bound) -> int:
+def _find_lowest_tier(problem: Problem, bound: Bound) -> int:
     forest = problem.topology.forest(bound)
     domains = candidates(forest, bound)
     if len(domains):

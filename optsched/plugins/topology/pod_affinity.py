@@ -91,7 +91,7 @@ class PodAffinity(Rule):
         if not problem.relations.terms:
             return None
         allowed = np.ones(problem.num_nodes, np.bool_)
-        for group in _anti_affinity_of(problem, task_class):
+        for group in _find_anti_affinity(problem, task_class):
             allowed &= ~group.find_excluded_nodes(problem, *problem.derived(_find_residents))
         return None if allowed.all() else allowed
 
@@ -116,9 +116,9 @@ class PodAffinity(Rule):
         """See `Rule`. The class carries a term, or a term of a pending task selects the class."""
         if not problem.relations.terms:
             return False
-        if _terms_of(problem, task_class):
+        if _find_carried_terms(problem, task_class):
             return True
-        carried = problem.derived(_carried_by_pending)
+        carried = problem.derived(_find_pending_terms)
         return not carried.isdisjoint(problem.classes.relations[task_class])
 
     # --- greedy ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class PodAffinity(Rule):
 # --- arrays --------------------------------------------------------------------------------------
 
 
-def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
+def _mask_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
     """Return the mask (N,) of the domains of term `m` that contain a positive count (N,)."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
@@ -191,7 +191,7 @@ class _AntiAffinity:
         """
         is_taken: Bool = np.logical_or.reduce(has_selected[self.carried])
         is_taken |= np.logical_or.reduce(has_carrier[self.selecting])
-        return _in_domains(problem, self.m, is_taken)
+        return _mask_domains(problem, self.m, is_taken)
 
 
 def _find_residents(problem: Problem) -> tuple[Bool, Bool]:
@@ -199,13 +199,13 @@ def _find_residents(problem: Problem) -> tuple[Bool, Bool]:
     return problem.relations.selected > 0, problem.relations.carried > 0
 
 
-def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
+def _find_anti_affinity(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
     """Return the anti-affinity terms that a class carries or that select it, per topology key."""
     known = problem.derived(_anti_affinity_cache)
     if task_class not in known:
         relations = problem.relations
         carried, selecting = (
-            _by_topology_key(problem, numbers)
+            _group_by_topology_key(problem, numbers)
             for numbers in (
                 relations.carried_by(problem.classes.shapes[task_class]),
                 problem.classes.relations[task_class],
@@ -227,14 +227,14 @@ def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
     return {}
 
 
-def _by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
+def _group_by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
     """Return the anti-affinity terms among `numbers`, by index of their topology key."""
     terms = np.array(numbers, np.int64)
-    key_of = problem.derived(_anti_affinity_keys)[terms]
+    key_of = problem.derived(_number_topology_keys)[terms]
     return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
 
 
-def _anti_affinity_keys(problem: Problem) -> I64:
+def _number_topology_keys(problem: Problem) -> I64:
     """Return the index (M,) of each anti-affinity term's topology key; -1 for other terms."""
     known: dict[str, int] = {}
     return np.array(
@@ -248,7 +248,7 @@ def _anti_affinity_keys(problem: Problem) -> I64:
     )
 
 
-def _terms_of(problem: Problem, task_class: int) -> list[int]:
+def _find_carried_terms(problem: Problem, task_class: int) -> list[int]:
     """Return the indices of the affinity and anti-affinity terms that a task class carries."""
     carried = problem.relations.carried_by(problem.classes.shapes[task_class])
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
@@ -267,7 +267,7 @@ def _find_carriers(problem: Problem) -> list[I64]:
     ]
 
 
-def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
+def _find_terms_of_tasks(problem: Problem) -> tuple[list[I64], list[I64]]:
     """Return, for each running task, the terms that select it and the terms that it carries."""
     number = len(running_tasks(problem))
     both = []
@@ -280,8 +280,8 @@ def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
     return both[0], both[1]
 
 
-def _carried_by_pending(problem: Problem) -> set[int]:
-    return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
+def _find_pending_terms(problem: Problem) -> set[int]:
+    return {m for c in range(len(problem.classes.shapes)) for m in _find_carried_terms(problem, c)}
 
 
 class _TermCounts:
@@ -336,7 +336,7 @@ class _SelectedCounts(Greedy):
         self._carried = _TermCounts(problem.relations.carried, later.carried)
         self._bound = problem.relations.selected.copy()
         classes = range(len(problem.classes.shapes))
-        carries = [_terms_of(problem, c) for c in classes]
+        carries = [_find_carried_terms(problem, c) for c in classes]
         self._carries = [np.array(carried, np.int64) for carried in carries]
         terms = problem.relations.terms
         self._affinity = [
@@ -354,16 +354,16 @@ class _SelectedCounts(Greedy):
             if later
             else (selected.is_positive, carried.is_positive)
         )
-        for group in _anti_affinity_of(problem, task_class):
+        for group in _find_anti_affinity(problem, task_class):
             allowed &= ~group.find_excluded_nodes(problem, *masks)
         for m in self._affinity[task_class]:
             leave = selected.leaving[m] if later else 0
-            near = _in_domains(problem, m, self._bound[m] - leave)
+            near = _mask_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
                 # If the term selects no placed or running pod, pods that select each other may
                 # start in a domain with selected nominated pods. Without such a domain, the pods
                 # may start in any domain.
-                near = _in_domains(problem, m, selected.counts[m] - leave)
+                near = _mask_domains(problem, m, selected.counts[m] - leave)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
         return None if allowed.all() else allowed
@@ -377,7 +377,7 @@ class _SelectedCounts(Greedy):
 
     def record_eviction(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
-        selecting, carried = self._problem.derived(_terms_by_victim)
+        selecting, carried = self._problem.derived(_find_terms_of_tasks)
         self._selected.release(selecting[victim], node, sign)
         self._carried.release(carried[victim], node, sign)
 
@@ -388,7 +388,7 @@ class _SelectedCounts(Greedy):
 
 
 @dataclass(frozen=True, eq=False)
-class _Supply:
+class _TermVariables:
     """The domain (N,) of each node for one term, and the task variables (C, N) of a node model."""
 
     _model: LinearModel
@@ -428,7 +428,7 @@ def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list
     that the term only selects.
     """
     classes = range(len(problem.classes.shapes))
-    carriers = {c for c in classes if m in _terms_of(problem, c)}
+    carriers = {c for c in classes if m in _find_carried_terms(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
     both = carriers & selected
     return sorted(both), sorted(carriers - both), sorted(selected - both)
@@ -447,7 +447,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
     """Add constraints that keep pods with an anti-affinity term out of selected pods' domains."""
     problem, model = nodes.gang_alone, nodes.model
-    supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
+    supply = _TermVariables(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
     held_selected = _by_domain(problem, m, problem.relations.selected[m])
     held_carriers = _by_domain(problem, m, problem.relations.carried[m])
@@ -475,7 +475,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     both, carriers, selected = _split_classes(problem, m)
     if (nodes.supplied[np.array([*both, *carriers], np.int64)] < 0).all():
         return
-    supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
+    supply = _TermVariables(model, nodes.supplied, problem.relations.domain_of[m])
     selected_groups = evictions.groups(selected_tasks(problem)[m])
     domain_of_group = problem.relations.domain_of[m][evictions.node[selected_groups]]
     held = _by_domain(problem, m, problem.relations.selected[m])

@@ -79,20 +79,22 @@ class Spread(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`. The mask selects nodes with the topology keys of all spread constraints."""
         allowed: Bool | None = None
-        for m in _terms_of(problem, task_class):
+        for m in _find_carried_terms(problem, task_class):
             labelled = problem.relations.domain_of[m] >= 0
             allowed = labelled if allowed is None else allowed & labelled
         return allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        terms = [problem.relations.terms[m].source for m in _terms_of(problem, task_class)]
+        terms = [
+            problem.relations.terms[m].source for m in _find_carried_terms(problem, task_class)
+        ]
         keys = sorted({t.topology_key for t in terms})
         return f"cannot take a pod within the topology spread over {', '.join(keys)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        return bool(_terms_of(problem, task_class))
+        return bool(_find_carried_terms(problem, task_class))
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -103,7 +105,7 @@ class Spread(Rule):
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Running tasks that the same constraints count are equivalent."""
-        return stakes_in(problem, _terms_of(problem, task_class))
+        return stakes_in(problem, _find_carried_terms(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
@@ -114,7 +116,7 @@ class Spread(Rule):
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         classes = np.flatnonzero((supplied >= 0).any(axis=1)).tolist()
-        for task_class, m in ((c, m) for c in classes for m in _terms_of(problem, c)):
+        for task_class, m in ((c, m) for c in classes for m in _find_carried_terms(problem, c)):
             domains = _Domains(problem, task_class, m)
             groups = evictions.groups(selected_tasks(problem)[m])
             groups = groups[domains.eligible[evictions.node[groups]]]
@@ -123,7 +125,7 @@ class Spread(Rule):
             carriers = [
                 c
                 for c in range(len(problem.classes.shapes))
-                if m in _terms_of(problem, c) and m in problem.classes.relations[c]
+                if m in _find_carried_terms(problem, c) and m in problem.classes.relations[c]
             ]
             most = int(problem.classes.num_pending.sum() + held.sum())
             (least,) = model.add_variables(
@@ -158,7 +160,7 @@ class Spread(Rule):
                 )
 
 
-def _terms_of(problem: Problem, task_class: int) -> list[int]:
+def _find_carried_terms(problem: Problem, task_class: int) -> list[int]:
     carried = problem.relations.carried_by(problem.classes.shapes[task_class])
     return [m for m in carried if problem.relations.terms[m].kind is TermKind.SPREAD]
 
@@ -187,7 +189,7 @@ class _Domains:
         self.domain_of = problem.relations.domain_of[m]
         self.number = int(problem.relations.num_domains[m])
         self.eligible: Bool = problem.ready.copy()
-        for other in _terms_of(problem, task_class):
+        for other in _find_carried_terms(problem, task_class):
             self.eligible &= problem.relations.domain_of[other] >= 0
         affinity = NodeAffinity().mask(problem, task_class) if source.honour_affinity else None
         taints = Taints().mask(problem, task_class) if source.honour_taints else None
@@ -225,7 +227,7 @@ class _SpreadCounts(Greedy):
 
     def __init__(self, problem: Problem) -> None:
         self._domains = [
-            {m: _Domains(problem, c, m) for m in _terms_of(problem, c)}
+            {m: _Domains(problem, c, m) for m in _find_carried_terms(problem, c)}
             for c in range(len(problem.classes.shapes))
         ]
         self._counted = [

@@ -115,7 +115,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
     as in Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
-    near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
+    near, far, order = (list(_read_groups(annotations, key, remarks)) for key in ANNOTATIONS)
     if len(remarks) > before or not (near or far or order):
         return None
     rank: dict[str, int] = {}
@@ -128,10 +128,10 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
                 rank[role] = max(rank.get(role, 0), alone if len(group) == 1 else among)
     listed = [role for group in order for role in group]
     place = {role: len(listed) - i for i, role in enumerate(listed)}
-    return Roles(frozenset(_pairs(near)), frozenset(_pairs(far)), rank, place)
+    return Roles(frozenset(_pair_roles(near)), frozenset(_pair_roles(far)), rank, place)
 
 
-def _groups(
+def _read_groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
     """Yield the groups of roles in an annotation; `a,b;c` contains the groups [a, b] and [c]."""
@@ -146,7 +146,7 @@ def _groups(
             yield roles
 
 
-def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
+def _pair_roles(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
     for group in groups:
         if len(group) == 1:
             yield frozenset(group)
@@ -281,7 +281,7 @@ class _Plan:
             load = float(problem.classes.request[int(problem.task_class[first])] @ weights)
             tasks += (_Waiting(t, e, load) for t in problem.tasks[first : first + entry.count])
         buckets, bucket_of = _fill_buckets(roles, running, tasks)
-        ordered = sorted(tasks, key=lambda w: _placement_order(w, roles, bucket_of))
+        ordered = sorted(tasks, key=lambda w: _order_placements(w, roles, bucket_of))
         next_of: dict[int, list[_Bucket | None]] = {w.entry: [] for w in tasks}
         for bucket in buckets:
             bucket.entries.clear()
@@ -318,7 +318,7 @@ class _Plan:
             bucket.placed[entry] += step
 
 
-def _placement_order(
+def _order_placements(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
     """Return a sort key: highest priority, then largest bucket; tasks without bucket come last."""
