@@ -16,16 +16,14 @@ from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
 from optsched.solver.cpsat.integer_program import create_solver
-from optsched.study.packing.greedy_filling import Scores, fillings
 from optsched.study.packing.packing_problem import TOLERANCE, Items
-from optsched.study.packing.patterns import best_bins
+from optsched.study.packing.patterns import Scores, best_bins, fillings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.study.packing.greedy_filling import Copies
-    from optsched.study.packing.patterns import Pool
+    from optsched.study.packing.patterns import Copies, Pool
 
 _LARGEST = 1 << 62
 """An upper limit that exceeds any number of items, within the integer range of CP-SAT."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.packing.greedy_filling import greedy_packings, usual_scores
 from optsched.study.packing.packing_problem import (
     TOLERANCE,
     Items,
@@ -21,15 +20,15 @@ from optsched.study.packing.packing_problem import (
     volume_bound,
     wrong_with_bins,
 )
-from optsched.study.packing.patterns import every_bin, full_bins
+from optsched.study.packing.patterns import every_bin, full_bins, greedy_packings, usual_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.problem.arrays import F64, I64
     from optsched.solver.cpsat.process import WorkerProcess
-    from optsched.study.packing.greedy_filling import Copies
     from optsched.study.packing.packing_problem import Bin, VectorPacking
+    from optsched.study.packing.patterns import Copies
 
 BOUND_MET: Final = "the bound is met"
 OUT_OF_TIME: Final = "out of time"

@@ -10,7 +10,6 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from optsched.study.packing.greedy_filling import greedy_packings, usual_scores
 from optsched.study.packing.packing_problem import (
     ItemKind,
     Items,
@@ -19,7 +18,13 @@ from optsched.study.packing.packing_problem import (
     as_bin,
     wrong_with_bins,
 )
-from optsched.study.packing.patterns import best_bins, every_bin, full_bins
+from optsched.study.packing.patterns import (
+    best_bins,
+    every_bin,
+    full_bins,
+    greedy_packings,
+    usual_scores,
+)
 from optsched.study.packing.solve_packing import (
     BOUND_MET,
     OUT_OF_TIME,
