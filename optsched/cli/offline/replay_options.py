@@ -59,7 +59,7 @@ SPAN: Final = ParsedText("duration", partial(_parse_span, more_than_zero=False))
 POSITIVE_SPAN: Final = ParsedText("duration", partial(_parse_span, more_than_zero=True))
 
 
-def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
+def _list_trace_files(traces: Iterable[str], trace_format: str | None) -> list[Path]:
     """Return the files that contain traces; outputs must not overwrite them."""
     found: list[Path] = []
     for trace in traces:
@@ -74,7 +74,7 @@ def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Pat
             continue
         try:
             found += sorted(path.glob(SNAPSHOT_FILES)) or files_of(path)
-        except (InstanceError, OSError):  # The later read reports it.
+        except (InstanceError, OSError):  # Reading the trace later reports the error.
             found.append(path)
     return found
 
@@ -109,8 +109,8 @@ def check_files(
     """
     check_folder("--out", options.out)
     inputs = [
-        *files_of_traces(traces, options.trace_format),
-        *(files_of_traces([str(options.nodes)], None) if options.nodes else []),
+        *_list_trace_files(traces, options.trace_format),
+        *(_list_trace_files([str(options.nodes)], None) if options.nodes else []),
         *list_plugin_files(options.plugins_dir),
         *map(Path, models),
         *more_inputs,
