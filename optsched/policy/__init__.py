@@ -8,7 +8,7 @@ levels, but imports no solver.
 
 from __future__ import annotations
 
-from optsched.policy.diagnostic import PolicyError, Problem, Severity
+from optsched.policy.diagnostic import Diagnostic, PolicyError, Severity
 from optsched.policy.load import (
     PolicyWatch,
     Rejected,
@@ -33,10 +33,10 @@ from optsched.policy.policy import (
 __all__ = [
     "Admission",
     "Budgets",
+    "Diagnostic",
     "Policy",
     "PolicyError",
     "PolicyWatch",
-    "Problem",
     "Rejected",
     "Reloaded",
     "Severity",

@@ -24,7 +24,7 @@ from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Rule, Switch
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import RuleSet
-from optsched.policy.diagnostic import PolicyError, Problem, Severity
+from optsched.policy.diagnostic import Diagnostic, PolicyError, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -182,14 +182,14 @@ class PluginSource:
                 message = "there is no such folder of plugins"
             elif isinstance(e, OSError):
                 message = f"cannot be read: {e.strerror or e}"
-            raise PolicyError([Problem(str(self.folder), 0, 0, "", message)]) from e
+            raise PolicyError([Diagnostic(str(self.folder), 0, 0, "", message)]) from e
 
     def build_catalogue(self, files: Files) -> Catalogue:
         """Return a catalogue of the built-in plugins and actions, `files` and the entry points.
 
         If a file has an error, raises `PolicyError` with all errors.
         """
-        problems: list[Problem] = []
+        problems: list[Diagnostic] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
         for path, text in files:
             self._read_file(path, text, (found, actions), problems)
@@ -204,7 +204,7 @@ class PluginSource:
         path: str,
         text: str,
         taken: tuple[dict[str, Plugin], dict[str, Action]],
-        problems: list[Problem],
+        problems: list[Diagnostic],
     ) -> None:
         """Add the plugin and action that a file defines to `taken`, or an error to `problems`."""
         plugins, actions = taken
@@ -263,7 +263,7 @@ class Catalogue:
 
     plugins: Mapping[str, Plugin]
     entries: Mapping[str, EntryPoint]
-    warnings: tuple[Problem, ...]
+    warnings: tuple[Diagnostic, ...]
     actions: Mapping[str, Action]
     action_entries: Mapping[str, EntryPoint]
 
@@ -486,18 +486,18 @@ def _rule_names() -> frozenset[str]:
 # --- problems ------------------------------------------------------------------------------------
 
 
-def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str = "") -> Problem:
+def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str = "") -> Diagnostic:
     lines = text.splitlines()
     excerpt = lines[line - 1] if 0 < line <= len(lines) else ""
-    return Problem(path, line, 1 if line else 0, "", message, likely, excerpt=excerpt)
+    return Diagnostic(path, line, 1 if line else 0, "", message, likely, excerpt=excerpt)
 
 
 def _drop_duplicates(
     entries: Sequence[EntryPoint], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
-) -> tuple[dict[str, EntryPoint], tuple[Problem, ...]]:
+) -> tuple[dict[str, EntryPoint], tuple[Diagnostic, ...]]:
     """Return the entry points whose names are not in `found`, and a warning per duplicate name."""
     kept: dict[str, EntryPoint] = {}
-    warnings: list[Problem] = []
+    warnings: list[Diagnostic] = []
     for entry in entries:
         if entry.name not in found:
             kept[entry.name] = entry
@@ -505,7 +505,7 @@ def _drop_duplicates(
         by = found[entry.name]
         other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} of optsched"
         message = f"entry point {entry.name} = {entry.value} is ignored: {other} has that name"
-        warnings.append(Problem(group, 0, 0, "", message, severity=Severity.WARNING))
+        warnings.append(Diagnostic(group, 0, 0, "", message, severity=Severity.WARNING))
     return kept, tuple(warnings)
 
 
@@ -518,7 +518,7 @@ def _find_line(text: str, symbol: str) -> int:
     return 0
 
 
-def _describe_load_error(path: str, text: str, error: BaseException) -> Problem:
+def _describe_load_error(path: str, text: str, error: BaseException) -> Diagnostic:
     if isinstance(error, SyntaxError) and error.filename == path:
         problem = _line_diagnostic(path, text, error.lineno or 0, f"is not Python: {error.msg}")
         return replace(problem, column=error.offset or 1)

@@ -22,7 +22,7 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Position:
     """A position in a file.
 
     Attributes
@@ -45,13 +45,13 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Diagnostic:
     """One error or warning, printed as `file:line:column: path: message` with the source line.
 
     Attributes
     ----------
     file, line, column, path, excerpt
-        The position of the error or warning; see `Spot`.
+        The position of the error or warning; see `Position`.
     message
         The description of the error or warning, and the accepted values.
     likely
@@ -87,7 +87,7 @@ class Problem:
 class PolicyError(Exception):
     """Raised for an unusable policy; `problems` holds all errors and warnings about the file."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Diagnostic]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
@@ -96,7 +96,7 @@ class PolicyError(Exception):
         return "\n".join([*map(str, self.problems), *count])
 
 
-def count_text(problems: Sequence[Problem]) -> str:
+def count_text(problems: Sequence[Diagnostic]) -> str:
     """Return the number of errors and warnings as text, such as "2 errors, 1 warning"."""
     counts = [(s.value, sum(p.severity is s for p in problems)) for s in Severity]
     shown = [f"{n} {noun}" if n == 1 else f"{n} {noun}s" for noun, n in counts if n]
@@ -107,19 +107,19 @@ class Findings:
     """A collector of the errors and warnings about a file."""
 
     def __init__(self) -> None:
-        self._problems: list[Problem] = []
+        self._problems: list[Diagnostic] = []
 
-    def error(self, spot: Spot, message: str, likely: str = "") -> None:
+    def error(self, spot: Position, message: str, likely: str = "") -> None:
         """Add an error, which makes the file unusable."""
         self._add(spot, message, likely, Severity.ERROR)
 
-    def warn(self, spot: Spot, message: str, likely: str = "") -> None:
+    def warn(self, spot: Position, message: str, likely: str = "") -> None:
         """Add a warning about a setting that is valid but likely a mistake."""
         self._add(spot, message, likely, Severity.WARNING)
 
-    def _add(self, spot: Spot, message: str, likely: str, severity: Severity) -> None:
+    def _add(self, spot: Position, message: str, likely: str, severity: Severity) -> None:
         place = (spot.file, spot.line, spot.column, spot.path)
-        self._problems.append(Problem(*place, message, likely, severity, spot.excerpt))
+        self._problems.append(Diagnostic(*place, message, likely, severity, spot.excerpt))
 
     @property
     def has_errors(self) -> bool:
@@ -127,11 +127,11 @@ class Findings:
         return any(p.severity is Severity.ERROR for p in self._problems)
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[Diagnostic, ...]:
         """All errors and warnings, sorted by position in the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
-    def raise_errors(self) -> tuple[Problem, ...]:
+    def raise_errors(self) -> tuple[Diagnostic, ...]:
         """Return the warnings, or raise `PolicyError` if the file has an error."""
         if self.has_errors:
             raise PolicyError(self.problems)

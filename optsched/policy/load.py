@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optsched.policy.catalogue import PluginSource
-from optsched.policy.diagnostic import Findings, PolicyError, Problem, nearest
+from optsched.policy.diagnostic import Diagnostic, Findings, PolicyError, nearest
 from optsched.policy.located import read_tree
 from optsched.policy.policy_formats import API_VERSION, KIND, read_model, read_volcano_configuration
 
@@ -112,8 +112,8 @@ def read_text(path: str, read: Callable[[Path], str]) -> str:
         raise PolicyError([_about_file(path, "is not UTF-8 text")]) from e
 
 
-def _about_file(path: str, message: str, likely: str = "") -> Problem:
-    return Problem(path, 0, 0, "", message, likely)
+def _about_file(path: str, message: str, likely: str = "") -> Diagnostic:
+    return Diagnostic(path, 0, 0, "", message, likely)
 
 
 def parse_policy(text: str, source: str, plugins: PluginSource = _NO_PLUGINS) -> Policy:
@@ -213,12 +213,12 @@ class Reloaded:
 class Rejected:
     """The result of a poll that found an invalid change; the last valid policy stays in force."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[Diagnostic, ...]
 
 
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
-_Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
+_Seen: TypeAlias = "tuple[str, Files] | tuple[Diagnostic, ...]"
 """The file contents at the last poll, or the errors if the files could not be read."""
 
 
@@ -270,7 +270,7 @@ class PolicyWatch:
         self._seen = (text, self._policy.plugin_files)
         return Reloaded(self._policy)
 
-    def _reject(self, seen: _Seen, problems: tuple[Problem, ...]) -> Unchanged | Rejected:
+    def _reject(self, seen: _Seen, problems: tuple[Diagnostic, ...]) -> Unchanged | Rejected:
         if seen == self._seen:
             return Unchanged()
         self._seen = seen

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 
-from optsched.policy.diagnostic import Spot, nearest
+from optsched.policy.diagnostic import Position, nearest
 from optsched.units import (
     DurationError,
     HoursError,
@@ -57,14 +57,14 @@ class Located(Generic[T_co]):
     """
 
     value: T_co
-    spot: Spot
+    spot: Position
     text: str = ""
 
 
 class Field(NamedTuple):
     """A mapping field: the file position of its name, and its value."""
 
-    key: Spot
+    key: Position
     node: Node
 
 
@@ -108,7 +108,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
-        spot = source.spot(mark.line, mark.column) if mark else Spot(source.file)
+        spot = source.spot(mark.line, mark.column) if mark else Position(source.file)
         if spot.excerpt[spot.column - 1 : spot.column] == "\t":
             findings.error(spot, "a tab cannot indent in YAML; use spaces")
         elif (e.context or "").startswith("expected a single document"):
@@ -163,13 +163,13 @@ class _Source:
     file: str
     lines: tuple[str, ...]
 
-    def spot(self, line: int, column: int, path: str = "") -> Spot:
+    def spot(self, line: int, column: int, path: str = "") -> Position:
         """Return the position at a zero-based line and column, but no later than the file's end."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
-        return Spot(self.file, line + 1, column + 1, path, self.lines[line])
+        return Position(self.file, line + 1, column + 1, path, self.lines[line])
 
-    def spot_at(self, text: str, index: int) -> Spot:
+    def spot_at(self, text: str, index: int) -> Position:
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 
@@ -221,7 +221,7 @@ class _Tree:
         self.above.pop()
         return Located(value, spot)
 
-    def _read_scalar(self, node: yaml.ScalarNode, spot: Spot) -> Scalar:
+    def _read_scalar(self, node: yaml.ScalarNode, spot: Position) -> Scalar:
         text: str = node.value
         if node.tag == _PLAIN:
             return core_scalar(text)
@@ -245,7 +245,9 @@ class _Tree:
                 self.findings.error(at, "the name of a field must be a word, not a list or mapping")
                 continue
             name: str = key.value
-            at = Spot(at.file, at.line, at.column, f"{path}.{name}" if path else name, at.excerpt)
+            at = Position(
+                at.file, at.line, at.column, f"{path}.{name}" if path else name, at.excerpt
+            )
             if name in fields:
                 self.findings.error(at, f"appears twice; first in line {fields[name].key.line}")
             elif name == "<<":
@@ -254,7 +256,7 @@ class _Tree:
                 fields[name] = Field(at, self.read(value, at.path))
         return fields
 
-    def _refuse_tag(self, node: yaml.Node, spot: Spot) -> None:
+    def _refuse_tag(self, node: yaml.Node, spot: Position) -> None:
         tag = node.tag.replace(_CORE, "!!")
         self.findings.error(spot, f"the tag {tag} is not accepted here")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.declaration import Plugin, Value
-    from optsched.policy.diagnostic import Problem
+    from optsched.policy.diagnostic import Diagnostic
 
 
 MOST_RESERVATIONS = 4
@@ -129,7 +129,7 @@ class Policy:
     meaning: str = ""
     action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
     proposers: tuple[Proposer, ...] = ()
-    warnings: tuple[Problem, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     plugin_files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 

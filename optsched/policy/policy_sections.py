@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.declaration import Argument, Plugin, Value
     from optsched.policy.catalogue import Catalogue
-    from optsched.policy.diagnostic import Findings, Spot
+    from optsched.policy.diagnostic import Findings, Position
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import Budgets
 
@@ -62,9 +62,9 @@ class ActionReader:
 
     findings: Findings
     catalogue: Catalogue
-    named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
+    named: dict[str, tuple[Action, Position]] = field(default_factory=dict)
 
-    def read_name(self, word: str, spot: Spot) -> str | None:
+    def read_name(self, word: str, spot: Position) -> str | None:
         """Return `word` if it names an action; otherwise report an error and return None."""
         action = self.read_action(word, spot)
         if action is None:
@@ -73,7 +73,7 @@ class ActionReader:
             self.named.setdefault(word, (action, spot))
         return word
 
-    def read_action(self, word: str, spot: Spot) -> Action | None:
+    def read_action(self, word: str, spot: Position) -> Action | None:
         """Return the action with the name `word`; otherwise report an error and return None."""
         if word in self.named:
             return self.named[word][0]
@@ -103,7 +103,7 @@ class ActionReader:
 
 
 def warn_of_actions_without_effect(
-    actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
+    actions: Sequence[str], solver: SolverChoice, spot: Position, findings: Findings
 ) -> None:
     """Warn about actions that have no effect because the policy has no solver."""
     for name in NEED_SOLVER.intersection(actions):
@@ -231,7 +231,7 @@ class TierReader:
     word: str
     findings: Findings
     catalogue: Catalogue
-    spots: dict[str, Spot] = field(default_factory=dict)
+    spots: dict[str, Position] = field(default_factory=dict)
     is_complete: bool = True
     rule_owners: dict[str, str] = field(default_factory=dict)
 

@@ -2,9 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.policy.diagnostic import Findings, PolicyError, Problem, Severity, Spot, nearest
+from optsched.policy.diagnostic import (
+    Diagnostic,
+    Findings,
+    PolicyError,
+    Position,
+    Severity,
+    nearest,
+)
 
-SPOT = Spot("a.yaml", 3, 9, "tiers[0].name", "- name: gnag")
+SPOT = Position("a.yaml", 3, 9, "tiers[0].name", "- name: gnag")
 
 
 def test_problem_shows_place_line_caret_and_likely_word() -> None:
@@ -18,13 +25,13 @@ def test_problem_shows_place_line_caret_and_likely_word() -> None:
 
 
 def test_problem_of_a_whole_file_is_one_line() -> None:
-    problem = Problem("a.yaml", 0, 0, "", "is not there", "b.yaml")
+    problem = Diagnostic("a.yaml", 0, 0, "", "is not there", "b.yaml")
     assert str(problem) == "a.yaml: is not there; did you mean `b.yaml`?"
 
 
 def test_long_and_strange_lines_fit_a_terminal() -> None:
     line = "\t" + "x" * 500 + "\x85" + "y" * 500
-    text = str(Problem("a", 1, 502, "", "m", "", Severity.ERROR, line)).splitlines()
+    text = str(Diagnostic("a", 1, 502, "", "m", "", Severity.ERROR, line)).splitlines()
     assert len(text) == 3
     assert len(text[1]) < 110
     assert text[1].isprintable()
@@ -36,8 +43,8 @@ def test_warnings_stop_nothing_and_errors_bring_everything() -> None:
     findings = Findings()
     findings.warn(SPOT, "odd")
     assert [p.severity for p in findings.raise_errors()] == [Severity.WARNING]
-    findings.error(Spot("a.yaml", 1, 1), "wrong")
-    findings.error(Spot("a.yaml", 1, 1), "wrong too")
+    findings.error(Position("a.yaml", 1, 1), "wrong")
+    findings.error(Position("a.yaml", 1, 1), "wrong too")
     with pytest.raises(PolicyError) as caught:
         findings.raise_errors()
     assert [p.message for p in caught.value.problems] == ["wrong", "wrong too", "odd"]
