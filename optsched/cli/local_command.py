@@ -50,7 +50,7 @@ def local() -> None:
     """Run a Kubernetes control plane on this machine, with emulated nodes."""
 
 
-@local.command()
+@local.command("up")
 @directory_option
 @click.option(
     "--kube-scheduler/--no-kube-scheduler",
@@ -73,7 +73,9 @@ def local() -> None:
     help="Memory of each node.",
 )
 @click.option("--gpu", type=WholeNumber(min=0), default=0, help="GPUs of each node.")
-def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
+def start_plane(
+    directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int
+) -> None:
     """Start the control plane, which runs until `optsched local down`."""
     with _report_errors(), _show_progress() as report:
         assets = require(report)
@@ -92,7 +94,7 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
     echo(f"use it    export KUBECONFIG={plane.kubeconfig}")
 
 
-@local.command()
+@local.command("down")
 @directory_option
 @click.option(
     "--wipe",
@@ -100,7 +102,7 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
     is_flag=True,
     help="Also delete the control plane's objects and certificates.",
 )
-def down(directory: Path, *, wiped: bool) -> None:
+def stop_plane(directory: Path, *, wiped: bool) -> None:
     """Stop the control plane; its objects remain for the next `up`."""
     with _report_errors():
         running = ControlPlane.attach(directory).pids
@@ -111,19 +113,19 @@ def down(directory: Path, *, wiped: bool) -> None:
     echo(f"stopped {', '.join(running)}" if running else "nothing was running")
 
 
-@local.command()
+@local.command("kubeconfig")
 @directory_option
 @click.option("--raw", is_flag=True, help="Print the kubeconfig instead of its path.")
-def kubeconfig(directory: Path, *, raw: bool) -> None:
+def print_kubeconfig(directory: Path, *, raw: bool) -> None:
     """Print the path of the control plane's kubeconfig."""
     with _report_errors():
         path = ControlPlane.attach(directory).kubeconfig
     echo(path.read_text() if raw else str(path), nl=not raw)
 
 
-@local.command()
+@local.command("status")
 @directory_option
-def status(directory: Path) -> None:
+def show_status(directory: Path) -> None:
     """Show the processes of the control plane; exit with 0 only if it is ready."""
     with _report_errors():
         plane = ControlPlane.attach(directory)
