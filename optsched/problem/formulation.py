@@ -201,6 +201,13 @@ class Formulation:
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
+    def tasks_of(self, f: int) -> I64:
+        """Return the tasks (axis T) of entry f in all gangs of the entry's class, gang by gang."""
+        problem, gangs, h = self.problem, self.gangs, int(self.gangs.gang_class_of[f])
+        members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+        begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
+        return ranges(begin, np.full(len(members), gangs.per_gang[f]))
+
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
         """Add rows that limit the amount of each resource used by sets of queues.
 

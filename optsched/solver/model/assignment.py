@@ -260,13 +260,9 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
 
     The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
     """
-    problem, gangs, f = form.problem, form.gangs, demand.entry
-    h = demand.choice.gang_class
-    members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
-    begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
-    tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
-    choice, nodes = demand.choice, node_of[tasks]
-    forest = problem.topology.forest(choice.bound)
+    tasks, choice = form.tasks_of(demand.entry), demand.choice
+    nodes = node_of[tasks]
+    forest = form.problem.topology.forest(choice.bound)
     of_domain = [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))]
     of_leaf = np.array(of_domain, np.int64)
     return tasks, np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)

@@ -365,10 +365,7 @@ def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
     waits = form.start >= 0
     hint[form.start[waits]] = started[waits].astype(np.int64)
     for f in np.flatnonzero(form.is_flexible).tolist():
-        h = int(gangs.gang_class_of[f])
-        members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
-        begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
-        tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
+        tasks = form.tasks_of(f)
         hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
     for variables, numbers in count_domains_taken(form, incumbent):
         hint[variables] = numbers
