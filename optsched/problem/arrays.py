@@ -27,7 +27,7 @@ Comparing with UNLIMITED is safe, but UNLIMITED + UNLIMITED overflows int64.
 
 
 LARGEST = np.int64(2**56)
-"""An amount that no real cluster reaches.
+"""An amount larger than the capacity of any real cluster.
 
 Larger amounts are capped at LARGEST so that their sums fit int64.
 """

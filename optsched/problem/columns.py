@@ -308,7 +308,7 @@ def group_values(values: I64) -> tuple[I64, I64]:
     if width > 2 * number + _FEW_VALUES:
         _, at_first, at = np.unique(values, return_index=True, return_inverse=True)
     else:
-        # Counting is faster than sorting if the values lie close together.
+        # Counting is faster than sorting if the range of the values is small.
         at = values - low
         at_first = first_positions(at, width)
     first: I64 = np.sort(at_first[at_first < number])

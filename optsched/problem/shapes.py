@@ -290,7 +290,7 @@ class Stake:
 # The stores use weak references, so Python frees an object with the last gang that uses it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""Keeps one object for all equal gang shapes, which makes comparisons fast."""
+"""A store with one object for all equal gang shapes, which makes comparisons fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def priority_tiers(
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:
-    """Return a single tier in which each gang's weight is multiplied by its priority."""
+    """Return a single tier; the weight of each gang is multiplied by the gang's priority."""
     factor = np.maximum(priority, 1)
     _, mark = np.unique(factor, return_inverse=True)
     return Tiers(np.zeros_like(factor), mark.astype(np.int64), factor, ("weighted by priority",))

@@ -220,7 +220,8 @@ def _build_configurations(
 ) -> tuple[Configurations, I64]:
     """Return the node classes with their present configurations, and each node's class (N,).
 
-    Nodes of one class have the same idle capacity, allowed task classes and movable tasks.
+    Nodes of one class have the same idle capacity, the same allowed task classes and the same
+    movable tasks.
     """
     problem, movables = what.problem, what.movables
     num_kinds = len(movables.count)

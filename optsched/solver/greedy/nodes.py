@@ -123,7 +123,7 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 class _Log:
     """The log of changed nodes. The array of the log doubles in size when it is full.
 
-    `every` contains all nodes.
+    `every` (N,) holds the indices of all nodes.
     """
 
     def __init__(self, num_nodes: int) -> None:

@@ -388,7 +388,7 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether rules and the order of a FIFO queue let a gang start or grow."""
+        """Return whether plugins and the order of a FIFO queue let a gang start or grow."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._plugins.may_start(gang))
 

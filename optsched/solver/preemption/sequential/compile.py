@@ -404,7 +404,7 @@ class EvictionCompiler:
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
-            # A reclaim within a guarantee may evict protected tasks.
+            # Protected tasks that the gang may evict by a reclaim within a guarantee.
             held = problem.queues.summed_up(state.used)
             waived = self.facts.floors.waived(
                 queue,

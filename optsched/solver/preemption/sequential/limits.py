@@ -247,7 +247,7 @@ class Units:
 def list_units(
     groups: Groups, wholes: Sequence[VictimGang], *, is_exact: bool = True
 ) -> Iterator[Unit]:
-    """Yield the units of gangs and subgroups.
+    """Yield the units of victim gangs and of the subgroups of victim gangs.
 
     If `is_exact` is False, the sizes are upper bounds even for gangs that lost tasks to other
     preemptors.
