@@ -35,7 +35,7 @@ _SECRET = re.compile(
 """A pattern that matches the key and the value of a secret, such as a password."""
 
 PLUGINS_DIR = "pluginsDir"
-"""The policy field that names a plugin folder, in both formats."""
+"""The field of models and Volcano configurations that names a plugin folder."""
 
 
 class ShippedModel(NamedTuple):

@@ -158,7 +158,7 @@ def build_rules(
     rules: list[ActiveRule] = []
     for number, tier in enumerate(tiers, 1):
         for plugin in tier:
-            # Some rules depend on whether these extension points are enabled.
+            # Some rules depend on the plugin's switches for hierarchy and reclaim.
             read = (Switch.HIERARCHY, Switch.RECLAIMABLE)
             switches = {switch.value: switch in plugin.switches for switch in read}
             built = plugin.resolved.build({**dict(plugin.arguments), **switches, **delays})

@@ -255,7 +255,7 @@ def _read_volcano_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     start = node.spot.column - 1
     for part in text.split(","):
         word = part.strip()
-        # If the text has several lines, actions after the first line get the position of the text.
+        # An action on a later line of the text gets the position at which the text starts.
         at = node.spot.excerpt.find(word, start) if word else -1
         start = at + len(word) if at >= 0 else start
         name = known.read_name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)

@@ -1,4 +1,6 @@
-"""Read the policy sections that both formats share: actions, plugin tiers, levels and solver.
+"""Read the sections that models and Volcano configurations share.
+
+The sections are actions, plugin arguments, tiers, objective levels and solver.
 
 The functions read YAML nodes and add errors and warnings to `Findings`.
 """

@@ -253,7 +253,7 @@ def typed_name(kind: Kind, obj: Raw) -> str:
 
 
 def format_document(value: object, form: str) -> str:
-    """Format a value as JSON or YAML text with a final newline."""
+    """Format JSON data as JSON or YAML text with a final newline."""
     if form == JSON:
         return write_json(value, indent=2, sort_keys=True) + "\n"
     return write_yaml(value)

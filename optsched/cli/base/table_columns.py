@@ -147,7 +147,7 @@ class Table:
         return [c.heading for c in self.columns if wide or not c.wide]
 
     def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
-        """Return the row of an object; a missing value becomes `<none>`."""
+        """Return the table cells of an object; a missing value becomes `<none>`."""
         seen = self.read(obj)
         cells = (c.cell(seen, now_ms) for c in self.columns if wide or not c.wide)
         return [NOTHING if cell is None or cell == "" else str(cell) for cell in cells]

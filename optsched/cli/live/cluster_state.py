@@ -68,12 +68,12 @@ def read_cluster_file(path: Path) -> Cluster:
 
 
 def read_live_cluster(connection: Connection) -> Cluster:
-    """Read the state of the live cluster."""
+    """Read the objects and the scheduler configuration of the live cluster."""
     return call_cluster(connection, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:
-    """Read the state of the live cluster with a client."""
+    """Read the objects and the scheduler configuration of a cluster with a client."""
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 

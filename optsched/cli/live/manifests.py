@@ -1,4 +1,7 @@
-"""Manifests from files and from flags; each error states file, line, field and value."""
+"""Read manifests from files, and build manifests from flags.
+
+Each error in a file states file, line, field and value.
+"""
 
 from __future__ import annotations
 

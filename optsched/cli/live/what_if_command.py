@@ -434,7 +434,7 @@ def _decide(
             found = predict(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
-    # Print all problems of added objects, but only the first few of the cluster's own objects.
+    # Print every problem of an added object, but at most `MOST_OTHERS` of the cluster's objects.
     groups = [gang.group for gang in request.gangs if gang.group is not None]
     added_objects = [
         *request.objects,

@@ -61,7 +61,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(report_stop: Callable[[], None]) -> Iterator[Stop]:
-    """Yield a stop request that SIGINT and SIGTERM set.
+    """Yield a `Stop` that records SIGINT and SIGTERM.
 
     The first signal calls `report_stop`. The second signal raises KeyboardInterrupt. Signals
     are handled only in the main thread.
@@ -94,7 +94,7 @@ class ModelFiles:
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return the paths for one of several models; the attributes of `self` name folders."""
+        """Return the file paths of one model; `self` names folders with a file for each model."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
