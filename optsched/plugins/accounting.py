@@ -165,19 +165,10 @@ def _requests(problem: Problem) -> list[list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The decisions of a plan as arrays; each array is computed on first use.
-
-    Attributes
-    ----------
-    next_requests
-        The total request (R,) of the tasks that a gang must place next, by gang index. The function
-        `plugins.gangs.gang.next_requests` fills it.
-
-    """
+    """The decisions of a plan as arrays; each array is computed on first use."""
 
     problem: Problem
     decisions: Decisions
-    next_requests: dict[int, I64] = field(default_factory=dict, init=False, repr=False)
     _derived: dict[Callable[[Outcome], object], object] = field(default_factory=dict, init=False)
 
     @cached_property

@@ -712,13 +712,6 @@ def _allocate_all(
 # --- constraints ----------------------------------------------------------------------------------
 
 
-class _Departure(NamedTuple):
-    """A variable that counts evicted tasks, and the device share that each task releases."""
-
-    variable: int
-    taken: Allocation
-
-
 class _DeviceRows:
     """Builds the constraints on the devices of one node.
 
@@ -736,11 +729,12 @@ class _DeviceRows:
         self._shapes = nodes.problem.classes.shapes
         self._pending = int(nodes.problem.classes.num_pending.sum())
         self._devices, self._used = node.shared_gpus, used
-        self._departures: list[list[_Departure]] = [[] for _ in node.shared_gpus]
+        # By device: variables that count evicted tasks, and the share that each task releases.
+        self._departures: list[list[tuple[int, Allocation]]] = [[] for _ in node.shared_gpus]
         left = list(used)
         for variable, number, parts in leaving:
             for taken in parts:
-                self._departures[taken.at].append(_Departure(variable, taken))
+                self._departures[taken.at].append((variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
         # `_left` is the device usage after the eviction of all possible victims.
@@ -766,9 +760,9 @@ class _DeviceRows:
                 # A task must not get the same NPU twice, not even in different containers.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
-        for at, device in enumerate(self._devices):
+        for at in range(len(self._devices)):
             self._bound_slices(at)
-            self._bound_usage(at, device)
+            self._bound_usage(at)
         for (at, group), variables in self._exclusive.items():
             # At most one task of an exclusion group uses a device at any time.
             self._model.add_row(variables, [1] * len(variables), upper=1)
@@ -840,11 +834,7 @@ class _DeviceRows:
             if g not in in_use:
                 (in_use[g],) = model.add_variables(0, 1).tolist()
             comes = by_slice.get((g, kind), [])
-            goes = [
-                departures.variable
-                for departures in self._departures[at]
-                if departures.taken.slice == (g, kind)
-            ]
+            goes = [v for v, released in self._departures[at] if released.slice == (g, kind)]
             held = taken.get((g, kind), 0)
             count = max(device.geometries[g].instances[kind].number, held)
             factors = [*[1] * len(comes), *[-1] * len(goes), -count]
@@ -858,12 +848,13 @@ class _DeviceRows:
         factors = [*[1] * len(in_use), mixed]
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
-    def _bound_usage(self, at: int, device: SharedGpu) -> None:
+    def _bound_usage(self, at: int) -> None:
         """Add constraints on the memory, cores and tasks of a device after the evictions.
 
         An exclusive task uses only an empty device, which no other task may use.
         """
-        model, used, departures = self._model, self._used[at], self._departures[at]
+        model, device, used = self._model, self._devices[at], self._used[at]
+        departures = self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
         model.add_limit(self._memory[at], memory, device.memory - used.memory, self._pending)
         cores = [(v, t.cores) for v, t in departures]

@@ -487,7 +487,7 @@ def first_task(problem: Problem, gang: int, entry: int) -> int:
 
 def next_requests(outcome: Outcome, gang: int) -> I64:
     """Return the total request (R,) of `next_entries`, as a shared read-only array."""
-    known = outcome.next_requests
+    known = outcome.derived(_new_requests)
     if gang not in known:
         problem = outcome.problem
         total = np.zeros(len(problem.resources), np.int64)
@@ -496,3 +496,7 @@ def next_requests(outcome: Outcome, gang: int) -> I64:
         frozen(total)
         known[gang] = total
     return known[gang]
+
+
+def _new_requests(_: Outcome) -> dict[int, I64]:
+    return {}
