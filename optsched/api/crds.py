@@ -116,7 +116,8 @@ def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
     """Return an error for each field of `obj` that the schema of `kind` does not declare.
 
     Each error suggests a similar field name, or lists the known field names. An API server silently
-    drops such fields. The result is empty for kinds without a schema in this package, such as Pod.
+    drops undeclared fields. The result is empty for kinds without a schema in this package, such as
+    Pod.
     """
     if kind not in _CHECKED_KINDS:
         return ()

@@ -314,7 +314,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, given: object, found: tuple[object, str]) -> None:
-    """Reject a computed field, such as a checksum, that contradicts the fields behind it."""
+    """Reject a computed field, such as a checksum, that contradicts its source fields."""
     value, origin = found
     if given != value:
         fields.reject(name, given, _CONTRADICTS.format(origin, json.dumps(value)))

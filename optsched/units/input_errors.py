@@ -1,7 +1,6 @@
 """Describe invalid values and unreadable files to the author of the input.
 
-`UnitError` is raised for a string that is not a valid amount, duration or time. It is a ValueError
-and the base class of `QuantityError`, `DurationError` and others.
+`UnitError`, a ValueError, is the base class of `QuantityError`, `DurationError` and other errors.
 """
 
 from __future__ import annotations

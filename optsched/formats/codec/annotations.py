@@ -1,8 +1,9 @@
 """Annotations of manifests and snapshot dumps.
 
 Dumps are lossless, because annotations hold all state that has no field in manifests. optsched
-writes these annotations; a tool that measures node load may also write `optsched.io/load`. Pod
-annotations also hold the settings for eviction, the run time, and the settings that plugins read.
+writes the annotations of dumps; a tool that measures node load may also write `optsched.io/load`.
+Pod annotations also hold the settings for eviction, the run time, and the settings that plugins
+read.
 """
 
 from __future__ import annotations

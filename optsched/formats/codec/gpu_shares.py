@@ -74,7 +74,7 @@ _CONFIG_MAP: Final = record(data=record(**{CONFIG_FILE: text()}))
 
 
 def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
-    """Parse the device tables in a ConfigMap; return them and all field errors."""
+    """Return the device tables in a ConfigMap, and all field errors."""
     errors: list[FieldError] = []
     source = Fields(obj, _CONFIG_MAP, "", errors).record("data").text(CONFIG_FILE)
     path = f"data[{CONFIG_FILE}]"
@@ -174,7 +174,7 @@ def read_shared_gpus(
 ) -> tuple[SharedGpu, ...]:
     """Read the shared GPUs and NPUs of a node.
 
-    The node's resources state the numbered GPUs, and its register annotations the vGPUs and NPUs.
+    Numbered GPUs are in the node's resources; vGPUs and NPUs are in its register annotations.
 
     `table` holds the MIG geometries of GPUs and the templates of NPUs.
 

@@ -223,7 +223,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
         "policies": {CPU_MANAGER: STATIC, TOPOLOGY_MANAGER: numa.alignment.value},
         "resReserved": {CPU: str(sum(map(len, reserved)))},
         "numares": resources,
-        # The kubelet reserves CPUs in the order of their cores, and these have the lowest numbers.
+        # Reserved CPUs have the lowest numbers, because the kubelet reserves CPUs in core order.
         "cpuDetail": {
             str(n): {"numa": cell, "socket": 0, "core": n} for n, cell in cpus.cell_of.items()
         },

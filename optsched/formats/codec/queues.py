@@ -72,7 +72,7 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 def queue_of(queue: ApiQueue) -> Queue:
     """Convert a Queue object to a domain queue; a queue with invalid fields accepts no jobs.
 
-    The guarantee of a resource is also its deserved amount if the queue states none.
+    If a queue states no deserved amount of a resource, the guarantee of the resource applies.
     """
     tolerated, tolerance_error = tolerance(queue)
     problem = read_reason(queue.meta.annotations)

@@ -187,7 +187,7 @@ class ClusterObjects:
         }
 
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
-        """Store the state of an object, or remove the object if `obj` is None.
+        """Store an object, or remove the object if `obj` is None.
 
         `is_created` is true if `obj` is known to be the first state of a pod.
         """

@@ -95,7 +95,7 @@ class GangStore:
     # --- events and assumptions ------------------------------------------------------------------
 
     def apply_group(self, key: str, obj: Raw | None) -> None:
-        """Store the state of a PodGroup, or remove it if `obj` is None."""
+        """Store a PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
@@ -103,7 +103,7 @@ class GangStore:
         self._pods.changed_gangs.add(key)
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store the state of a `scheduling.k8s.io` PodGroup, or remove it if `obj` is None."""
+        """Store a `scheduling.k8s.io` PodGroup, or remove it if `obj` is None."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], upstream_gang_key(key), group)
         self._pods.changed_gangs.add(upstream_gang_key(key))

@@ -102,7 +102,7 @@ class ParsedStore(Generic[T]):
         self._is_stale = True
 
     def apply(self, key: str, obj: Raw | None) -> None:
-        """Store the state of an object, or remove it if `obj` is None."""
+        """Store an object, or remove it if `obj` is None."""
         value, errors = (None, ()) if obj is None else self._parse(obj)
         store_or_drop(self.by_key, key, value)
         store_or_drop(self._problems, (self._kind, key), errors or None)
@@ -180,7 +180,7 @@ class NamespaceStore:
         self._is_stale = True
 
     def apply(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Namespace, or remove it if `obj` is None."""
+        """Store a Namespace, or remove it if `obj` is None."""
         store_or_drop(self._raw, name, obj)
         self._is_stale = True
 
@@ -219,12 +219,12 @@ class VolumeStore:
         self._claims: Mapping[str, Claim] = {}
 
     def apply_claim(self, key: str, obj: Raw | None) -> None:
-        """Store the state of a PersistentVolumeClaim, or remove it if `obj` is None."""
+        """Store a PersistentVolumeClaim, or remove it if `obj` is None."""
         store_or_drop(self._raw_claims, key, obj)
         self._stale_claims.add(key)
 
     def apply_storage(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store the state of a volume or storage class, or remove it if `obj` is None."""
+        """Store a volume or storage class, or remove it if `obj` is None."""
         store_or_drop(self._raw_storage[kind], key, obj)
         self._storage = None
         self._is_storage_stale = True
@@ -290,7 +290,7 @@ class DeviceStore:
         self._are_slices_stale = False
 
     def apply_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store the state of an object, or remove it if `obj` is None."""
+        """Store an object, or remove it if `obj` is None."""
         self._is_stale = True
         errors: tuple[FieldError, ...] = ()
         if kind in self._claims:
@@ -410,7 +410,7 @@ class NodeStore:
         self._names: set[str] = set()
 
     def apply_node(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Node, or remove it if `obj` is None."""
+        """Store a Node, or remove it if `obj` is None."""
         node, errors = (None, ()) if obj is None else parse_node(obj, self._device_table)
         store_or_drop(self._problems, (kinds.NODE, name), errors or None)
         if node is not None and self._takes_node(node.labels):
@@ -426,7 +426,7 @@ class NodeStore:
             self.topology_index.drop_node(name)
 
     def apply_hypernode(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a HyperNode, or remove it if `obj` is None."""
+        """Store a HyperNode, or remove it if `obj` is None."""
         hypernode, errors = (None, ()) if obj is None else parse_hypernode(obj)
         store_or_drop(self._problems, (kinds.HYPER_NODE, name), errors or None)
         if hypernode is None:
@@ -435,7 +435,7 @@ class NodeStore:
             self.topology_index.put_hypernode(hypernode)
 
     def apply_numatopology(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a Numatopology, or remove it if `obj` is None."""
+        """Store a Numatopology, or remove it if `obj` is None."""
         _, numa, errors = ("", None, ()) if obj is None else parse_numa(obj)
         store_or_drop(self._problems, (kinds.NUMATOPOLOGY, name), tuple(errors) or None)
         if self._numa.get(name) != numa:
@@ -443,7 +443,7 @@ class NodeStore:
             self._update_node(name, numa=numa)
 
     def apply_csi_node(self, name: str, obj: Raw | None) -> None:
-        """Store the state of a CSINode, or remove it if `obj` is None."""
+        """Store a CSINode, or remove it if `obj` is None."""
         _, limits, errors = ("", None, ()) if obj is None else parse_csi_node(obj)
         store_or_drop(self._problems, (kinds.CSI_NODE, name), tuple(errors) or None)
         if self._attach_limits.get(name) != limits:

@@ -143,7 +143,7 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Store the state of a pod.
+        """Store a pod.
 
         `is_created` is true if `raw` is known to be the pod's first state.
         """
@@ -243,7 +243,7 @@ class PodStore:
                 self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
-        """Store the state of a ResourceClaim, or remove it if `claim` is None."""
+        """Store a ResourceClaim, or remove it if `claim` is None."""
         book = self._decoder.book
         if claim is None:
             book.claims.pop(key, None)
@@ -383,7 +383,7 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and its assumption unless the report settles it."""
+    """Return the reported task, and its assumption unless the report confirms or refutes it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

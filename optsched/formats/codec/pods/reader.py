@@ -156,7 +156,7 @@ class PodDecoder:
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """Decode a pod; return its task, and all field errors, even those that do not block it."""
+        """Decode a pod; return its task and all field errors, blocking or not."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")

@@ -40,7 +40,7 @@ _TOO_MUCH: Final = f"is more than any node has: request at most {MAX_ON_NODE} in
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
-    """Read a pod's requests and scheduling constraints; return them and all field errors.
+    """Return a pod's requests and scheduling constraints, and all field errors.
 
     The returned `TaskShape` omits invalid fields, so a pod with errors must not be placed.
     """
