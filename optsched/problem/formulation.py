@@ -133,7 +133,7 @@ class Victims(NamedTuple):
     variables
         (K,) model variable that counts the evicted tasks of each class.
     number
-        (K,) number of tasks of each class, the upper bound of its variable.
+        (K,) number of tasks of each class, which is the upper bound of the class's variable.
     queue_of
         (K,) queue of the tasks of each class.
     request
@@ -157,10 +157,11 @@ class Formulation:
     start
         (H,) variable y of each gang class, or -1 for gangs whose minimum already runs.
     placed_variable, placed_factor
-        (F,) variable and factor of each entry, whose product is the entry's number of placed tasks.
+        (F,) variable and factor of each entry. Their product is the number of placed tasks of the
+        entry.
     supply
         (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the terms of
-        the supplied tasks.
+        supplied tasks to the supply rows.
     choices
         The network domains that gangs may choose.
     gang_nodes
@@ -283,9 +284,9 @@ class Choice:
     gang_class, part
         The gang class and the subgroup index; `part` is NO_PART if whole gangs choose.
     bound
-        The topology requirement that restricts the domains.
+        The topology bound that restricts the domains.
     domains, variables
-        (k,) domains, and for each the variable that counts the gangs (or subgroups) placed in it.
+        (k,) domains, and variables that count the gangs or subgroups placed in each domain.
 
     """
 

@@ -76,7 +76,8 @@ class GangShapes:
     is_started
         (S,) whether the gang's minimum already runs.
     least
-        (S, R) amounts in base units that must be free in the cluster before the gang starts.
+        (S, R) amounts in base units that must be idle in the cluster before a gang of the shape
+        starts.
 
     """
 
@@ -145,7 +146,8 @@ class Problem:
     priority, created_ms, waiting_since_ms, min_member, num_ready
         (G,) the attributes of that name of each gang or gang row.
     task_start
-        (G+1,) index of each gang's first task on axis T; a gang's tasks are ordered by entry.
+        (G+1,) index on axis T of the first task of each gang. The tasks of a gang are ordered by
+        entry.
     task_class, gang_of
         (T,) task class and gang of each task.
     blocked

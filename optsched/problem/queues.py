@@ -72,7 +72,7 @@ class QueueArrays(QueueTree):
     Attributes
     ----------
     capability
-        (Q, R) hard limit on the sum over a queue and its descendants; UNLIMITED if not set.
+        (Q, R) hard limit on the usage of a queue and its descendants; UNLIMITED if not set.
     deserved
         (Q, R) deserved amount; 0 if not set.
     guarantee
@@ -82,7 +82,7 @@ class QueueArrays(QueueTree):
         tasks. `claimed` is `allocated` plus the requests of this session's victims. `requested` is
         `claimed` plus the requests of pending tasks of valid gangs in open queues.
     gained
-        (Q, R) the part of `allocated` that placed and nominated tasks of decided gangs account for.
+        (Q, R) the part of `allocated` that placed and nominated tasks of decided gangs hold.
     oldest_ms
         (Q,) creation time of the oldest gang with pending tasks directly in the queue, or NEVER_MS.
     has_gangs

@@ -104,8 +104,8 @@ class Relations:
         (M, N) number of residents of each node that each term selects. Rows of terms that only
         residents carry are 0.
     carried
-        (M, N) number of residents of the node that carry the term; 0 unless it is an anti-affinity
-        term.
+        (M, N) number of residents of each node that carry the term; 0 unless the term is an
+        anti-affinity term.
     ports
         The P distinct host ports of pending tasks.
     port_taken

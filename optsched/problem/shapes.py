@@ -70,7 +70,7 @@ class Parts:
         Why the first subgroup with too few pods cannot start, or None if every subgroup has enough
         pods.
     problem
-        Why too few subgroups of the gang can start, or None if enough can.
+        Why too few subgroups of the gang can start, or None if enough subgroups can start.
     """
 
     parts: tuple[Part, ...] = ()
@@ -215,7 +215,8 @@ class GangShape:
     is_started
         Whether the gang's minimum already runs, so that further tasks may start individually.
     min_resources
-        Amounts that must be free in the cluster before the gang starts; empty if it has started.
+        Amounts that must be idle in the cluster before the gang starts; empty if the gang has
+        started.
     parts
         Subgroups with pending tasks.
     need_groups

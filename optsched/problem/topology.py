@@ -132,7 +132,7 @@ class Bound:
         The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if none
         runs.
     request
-        The topology request from which the bound results.
+        The topology request that sets the bound.
     problem
         Why no domain can hold the tasks, or None if some domain can.
     """

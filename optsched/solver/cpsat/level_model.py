@@ -30,8 +30,8 @@ class Objective:
         A value that the level can reach while each earlier level reaches its own `at_least`; None
         if unknown. If the level is minimised, `at_least` is an upper bound on its best value.
     at_most
-        A bound that holds if no earlier level is worse than its own `at_least`; None if unknown.
-        If the level is minimised, `at_most` is a lower bound.
+        A bound that holds if every earlier level reaches its own `at_least`; None if unknown. If
+        the level is minimised, `at_most` is a lower bound.
 
     """
 
@@ -59,7 +59,7 @@ class Configurations:
     allowed
         (K, C) mask of the task classes that may be placed on nodes of each class.
     start_class, start_tasks
-        The configurations used by the incumbent: their node classes (P,) and their tasks (P, C).
+        Node class (P,) and tasks (P, C) of each configuration that the incumbent uses.
 
     """
 
@@ -79,7 +79,7 @@ class Placement:
     Attributes
     ----------
     node_of
-        (variables,) index of the node whose tasks the variable counts; -1 for other variables.
+        (variables,) index of the node on which the variable counts tasks; -1 for other variables.
     stage
         (variables,) first level whose objective includes the variable's gangs; -1 for variables of
         no gang.
@@ -118,7 +118,7 @@ class LevelModel:
     configurations
         The node classes; None if the model has one variable per node and task class.
     placement
-        What the variables mean; None if only the complete model can be solved.
+        What the variables count; None if only the complete model can be solved.
 
     """
 
@@ -189,8 +189,8 @@ class LevelUpdate:
         (variables,) a solution in which the level has the value `value`, or None without a
         solution.
     use_class, use_tasks, uses
-        The configurations of the solution: their node classes (P,), their tasks (P, C), and the
-        number of nodes that use each of them (P,).
+        Node class (P,), tasks (P, C) and number of nodes (P,) of each configuration in the
+        solution.
 
     """
 
@@ -214,7 +214,8 @@ class Step:
         Wall-clock seconds since the solve began; without a time limit, CP-SAT's deterministic
         seconds.
     update
-        The update of the level, with a solution only if it is better than the last reported one.
+        The update of the level. It has a solution only if the solution is better than the last
+        reported solution.
 
     """
 

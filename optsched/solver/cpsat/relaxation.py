@@ -203,7 +203,8 @@ class Relaxed:
     prices
         (rows,) dual values of the model's rows, then of the rows that were added later.
     class_prices
-        (K,) dual value of each node class: the gain in the objective from one more node of it.
+        (K,) dual value of each node class: the gain in the objective from one more node of the
+        class.
 
     """
 

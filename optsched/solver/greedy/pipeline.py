@@ -52,8 +52,7 @@ class GreedyOptions:
     actions
         Names of the actions in execution order; unknown names are skipped.
     tier_of
-        (G,) rank of each gang; rules only order gangs of equal rank. None if only rules order
-        gangs.
+        (G,) rank of each gang; rules order only gangs of equal rank. None if rules order all gangs.
     nominations
         Maps a gang index to the gang's nominations. Gangs with nominations are placed first, in the
         order of the mapping.
@@ -68,9 +67,9 @@ class GreedyOptions:
         evicted.
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
-        gangs, in this order. If such a gang is refused, but would fit the empty cluster and the
-        capabilities of its queues, its request is reserved: plugins count the gang as enqueued.
-        Only the first such gang gets this reservation.
+        gangs, in this order. If plugins refuse such a gang, but the gang would fit the empty
+        cluster and the capabilities of its queues, its request is reserved: plugins count the gang
+        as enqueued. Only the first such gang gets this reservation.
     is_late
         Returns True once the time limit of `preempt` and `reclaim` is over. `preempt` and `reclaim`
         then stop; earlier evictions stay valid.

@@ -31,7 +31,7 @@ class Cursor:
     ----------
     sequence, runs
         Runs of equal tasks in task order, as (entry, number of tasks) pairs and as [entry, number
-        of unplaced tasks] lists. An entry is the index of a group of equal tasks of the gang.
+        of unplaced tasks] lists. An entry is a group of equal tasks of the gang.
     done
         Number of placed tasks per entry.
     need, need_role

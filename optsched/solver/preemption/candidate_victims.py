@@ -192,7 +192,7 @@ class Candidates(NamedTuple):
     exchanged
         (V,) tasks of a lower priority than some pending task of the same gang.
     reclaimed
-        (V,) tasks in reclaimable queues, provided that a gang of another queue is pending.
+        (V,) tasks in reclaimable queues, if a gang of another queue is pending.
 
     """
 

@@ -92,7 +92,7 @@ class JointModel:
     node_set
         (N,) index of each node's node set, or -1 for nodes on which no task fits.
     supplied
-        (C, M) variables that count the tasks of each class on each node set, or -1 where none fits.
+        (C, M) variables that count the tasks of each class on each node set, or -1 if no task fits.
     reclaim, pairs
         (K,) variables that count the reclaimed tasks of each group, or -1 where none may be
         reclaimed, and the pairs of a reclaimer class and a lending queue.

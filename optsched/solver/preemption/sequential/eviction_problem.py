@@ -40,7 +40,7 @@ class EvictionState:
         placed for gangs that evict. The session places all other pending gangs again after the
         evictions, and may then place fewer.
     spent
-        Number of evictions counted against each disruption budget, in the order of the snapshot.
+        Number of evicted tasks that each disruption budget protects, in the order of the snapshot.
     came
         Earlier placements as parallel arrays (m,): task class, node, number of tasks.
     entitled
@@ -80,8 +80,8 @@ class Groups:
     of_task, tasks
         (V',) group of each candidate victim, and its index among the running tasks (axis V).
     node, queue, priority, lost, size, count
-        (K,) node, queue and priority of each group, lost work and dominant share of one of its
-        tasks, and number of its tasks.
+        (K,) node, queue and priority of each group, lost work and dominant share of one task, and
+        number of tasks.
     gang
         (K,) index (axis J) of each group's gang, or -1 for gangs with a single running task.
     role, part
@@ -190,10 +190,10 @@ class Limit:
     Attributes
     ----------
     resource
-        Index of the resource, or -1 if the constraint does not include an amount of the gang.
+        Index of the resource, or -1 if the constraint has no term for the gang's placed tasks.
     claimed
-        Groups of which an eviction activates the constraint; None if the constraint is always
-        active.
+        Victim groups. The constraint is active only if a task of these groups is evicted; None if
+        it is always active.
 
     """
 
@@ -294,8 +294,8 @@ class GuaranteeReserve:
     floor, used, parent_of
         (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
-        Maximum sum of the top-level queues' `claims`. The maximum does not apply if the gang does
-        not increase this sum of claims.
+        Maximum sum of the top-level queues' `claims`. A gang that does not increase the sum may
+        start even above the maximum.
 
     """
 
@@ -316,11 +316,11 @@ class EvictionConstraints:
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     lendings
-        Limits on what each lending queue gives back.
+        Limits on the amounts that each lending queue gives back.
     blocked
-        Nodes that an entry can use only after certain groups are evicted.
+        Nodes that entries can use only once certain victim groups are evicted.
     others
-        Placements of other gangs, or None if no placement depends on other tasks of its node.
+        Placements of other gangs, or None if no placement depends on other tasks of the node.
 
     """
 

@@ -34,7 +34,8 @@ class LendingSums(NamedTuple):
     victims
         (L,) number of victims in the groups that each lending constraint protects.
     amount
-        (O,) amount of each option's resource that victims of the queue and its descendants hold.
+        (O,) amount of each option's resource that the victims of the lender and its descendants
+        hold.
     last
         (O,) number of victims in the groups that may contain each option's last victims.
 

@@ -96,7 +96,8 @@ class EvictionPlan:
     results
         The numbers of victims and of gangs evicted entirely, as levels with bounds.
     hopeless
-        Gangs for which evictions provably cannot help, mapped to the reason, or to None if unknown.
+        Maps each gang for which no eviction helps to the reason, or to None if the reason is
+        unknown.
     entitlements
         The amount of each resource that a reclaiming queue may hold after all placements.
 
