@@ -41,8 +41,8 @@ class Protection:
             if cover.any():
                 spared = find_unpreemptable(problem)
                 for rule in rules.guarding:
-                    mine = None if isinstance(rule, Victims) else rule.spares(problem)
-                    spared = spared if mine is None else spared | mine
+                    is_spared = None if isinstance(rule, Victims) else rule.spares(problem)
+                    spared = spared if is_spared is None else spared | is_spared
                 cover &= ~spared
             self._cover = cover
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}

@@ -165,8 +165,8 @@ def certify(
         limitations.append(f"{what} of running pods beyond the limit, widened or dropped")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
-        parts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))
-        limitations.append(f"device searches cut by limits: {', '.join(parts)}")
+        cuts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))
+        limitations.append(f"device searches cut by limits: {', '.join(cuts)}")
     if rules.unmodelled:
         limitations.append(f"rules that are in no model: {', '.join(rules.unmodelled)}")
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)

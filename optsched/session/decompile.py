@@ -37,12 +37,12 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
     rank = np.lexsort((np.arange(len(gangs)), problem.created_ms, tiers.of))
-    place = np.empty(len(gangs), np.int64)
-    place[rank] = np.arange(len(gangs))
+    position = np.empty(len(gangs), np.int64)
+    position[rank] = np.arange(len(gangs))
     placed: list[Action] = []
     for node_of, action in ((decisions.node_of, Allocate), (decisions.nominated, Nominate)):
         tasks = np.flatnonzero(node_of >= 0)
-        order = tasks[np.lexsort((tasks, place[problem.gang_of[tasks]]))]
+        order = tasks[np.lexsort((tasks, position[problem.gang_of[tasks]]))]
         placed.extend(
             action(problem.task(t).key, nodes[n].name, problem.task(t).gang)
             for t, n in zip(order.tolist(), node_of[order].tolist(), strict=True)
@@ -98,7 +98,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             )
         reasons[gangs[g].key] = reason
     lines = outcome.derived(fifo_lines)
-    known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
+    shared_reasons: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     has_reservations = bool(problem.snapshot.reservations)
     partly = set(problem.gang_of[outcome.placed].tolist())
@@ -118,9 +118,9 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             end_ms = gang_end_ms(gangs[g], problem.snapshot.taken_ms)
         head = NO_GANG if lines.is_empty else lines.ahead(g)
         kind = (shape_of[g], queue_of[g], end_ms, head, placed)
-        if kind not in known:
-            known[kind] = explainer.reason(g)
-        reasons[gangs[g].key] = known[kind]
+        if kind not in shared_reasons:
+            shared_reasons[kind] = explainer.reason(g)
+        reasons[gangs[g].key] = shared_reasons[kind]
     return dict(sorted(reasons.items()))
 
 
@@ -158,9 +158,11 @@ def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) ->
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]
-    asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.missing_resources)
+    least = ", ".join(
+        amount_text(resource, quantity) for resource, quantity in gang.missing_resources
+    )
     return Reason(
         ReasonCode.OVERCOMMITTED,
-        f"it needs at least {asked}; if it were admitted, the admitted gangs would need more than "
+        f"it needs at least {least}; if it were admitted, the admitted gangs would need more than "
         f"the cluster or queue {gang.queue} is expected to offer",
     )

@@ -65,14 +65,14 @@ class _EntitledGangs:
         limited = np.zeros_like(self._due, np.bool_)
         entitled = np.zeros(len(self._kinds), np.bool_)
         for kind, (shape, other) in enumerate(self._kinds.tolist()):
-            rows = self._find_used_entitlements(other, queue, self._minimum_of(shape))
-            if rows is not None and self._borrows(queue, other, minimum):
+            used_entitlements = self._find_used_entitlements(other, queue, self._minimum_of(shape))
+            if used_entitlements is not None and self._borrows(queue, other, minimum):
                 entitled[kind] = True
-                limited |= rows
+                limited |= used_entitlements
         problem, amounts_by_queue = self._problem, []
         for q in np.flatnonzero(limited.any(axis=1)).tolist():
-            row = np.flatnonzero(limited[q]).tolist()
-            amounts = sorted((problem.resources[r], int(self._due[q, r])) for r in row)
+            columns = np.flatnonzero(limited[q]).tolist()
+            amounts = sorted((problem.resources[r], int(self._due[q, r])) for r in columns)
             amounts_by_queue.append((problem.queues.names[q], tuple(amounts)))
         gangs = (problem.snapshot.gangs[g] for g in self._gangs[entitled[self._kind_of]].tolist())
         return replace(
@@ -87,10 +87,10 @@ class _EntitledGangs:
         Also returns None if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[lender]
-        rows: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
-        if not rows.any() or (rows & (self._held + minimum > self._due)).any():
+        mask: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
+        if not mask.any() or (mask & (self._held + minimum > self._due)).any():
             return None
-        return rows
+        return mask
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
         """Return whether a gang's `minimum` (R,) would make its queue exceed its protected amount.
@@ -99,9 +99,9 @@ class _EntitledGangs:
         True if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
-        rows = apart[:, None] & (minimum > 0) & (self._due > 0)
-        exceeded = rows & (self._held + minimum > self._kept)
-        return bool(exceeded.any() or not rows.any())
+        mask = apart[:, None] & (minimum > 0) & (self._due > 0)
+        exceeded = mask & (self._held + minimum > self._kept)
+        return bool(exceeded.any() or not mask.any())
 
     def _minimum_of(self, shape: int) -> I64:
         """Return an upper bound (R,) on what a gang class requests for its minimum number of tasks.

@@ -52,7 +52,7 @@ def explain_blocked_evictions(
     problem = trial.problem
     is_excluded = trial.rules.find_excluded_gangs(problem)
     served = placed_gangs(trial.actions)
-    known: dict[tuple[int, ...], int | str | None] = {}
+    blocker_of: dict[tuple[int, ...], int | str | None] = {}
     found: dict[str, Reason] = {}
     for gang, key in enumerate(each.key for each in problem.snapshot.gangs):
         reason, shape = pending.get(key), int(problem.shape_of[gang])
@@ -62,11 +62,11 @@ def explain_blocked_evictions(
             continue
         bound = problem.classes.bound[problem.task_class[problem.task_start[gang]]]
         gang_class = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]), *bound)
-        if gang_class not in known:
-            if len(known) == MOST_TRIED or trial.is_late():
+        if gang_class not in blocker_of:
+            if len(blocker_of) == MOST_TRIED or trial.is_late():
                 continue
-            known[gang_class] = trial.find_blocker(gang)
-        blocker = known[gang_class]
+            blocker_of[gang_class] = trial.find_blocker(gang)
+        blocker = blocker_of[gang_class]
         if isinstance(blocker, int):
             delay = build_reservation_reason(problem, gang, problem.snapshot.reservations[blocker])
             found[key] = replace(
@@ -163,8 +163,8 @@ class EvictionTrial:
             return None
         victims = _victims(eviction, found)
         entry, node = np.nonzero(found.placed)
-        mine = Arrivals(eviction.task_class[entry], node, found.placed[entry, node])
-        arrivals = Arrivals(*map(np.concatenate, zip(self._arrivals, mine, strict=True)))
+        own_arrivals = Arrivals(eviction.task_class[entry], node, found.placed[entry, node])
+        arrivals = Arrivals(*map(np.concatenate, zip(self._arrivals, own_arrivals, strict=True)))
         evicted = state.evicted.copy()
         evicted[victims] = True
         bound = self.problem.classes.bound[int(eviction.task_class[0])]

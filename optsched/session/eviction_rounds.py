@@ -284,11 +284,11 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 def _improves(again: Round, known: Round) -> bool:
     """Return whether `again` starts more important gangs, or is no worse on levels over gangs."""
-    mine, theirs = _signed_values(again), _signed_values(known)
+    values, known_values = _signed_values(again), _signed_values(known)
     for level in again.levels:
-        if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
-            return mine[level.name] > theirs.get(level.name, 0)
-    return all(value >= theirs.get(name, 0) for name, value in mine.items())
+        if isinstance(level, Started) and values[level.name] != known_values.get(level.name, 0):
+            return values[level.name] > known_values.get(level.name, 0)
+    return all(value >= known_values.get(name, 0) for name, value in values.items())
 
 
 def _signed_values(each: Round) -> dict[str, int]:

@@ -71,12 +71,14 @@ def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> I
     limits = {"": capacity.get(resource, 0)}
     own = ((q.name, dict(q.capability or ()).get(resource)) for q in snapshot.queues)
     limits |= {name: limit for name, limit in own if limit is not None}
-    asked = [(q.created_ms, q.name, dict(q.guarantee).get(resource, 0)) for q in snapshot.queues]
-    together = claims({name: amount for _, name, amount in asked}, parents)
+    guaranteed = [
+        (q.created_ms, q.name, dict(q.guarantee).get(resource, 0)) for q in snapshot.queues
+    ]
+    together = claims({name: amount for _, name, amount in guaranteed}, parents)
     if all(together[name] <= limit for name, limit in limits.items()):
         return
     kept: dict[str, int] = {}
-    for _, name, amount in sorted(each for each in asked if each[2]):
+    for _, name, amount in sorted(each for each in guaranteed if each[2]):
         before, after = claims(kept, parents), claims({**kept, name: amount}, parents)
         holder = next((h for h in _line(name, parents) if after[h] > limits.get(h, after[h])), None)
         if holder is None:

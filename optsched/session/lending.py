@@ -282,17 +282,17 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
     lent = np.zeros(problem.num_gangs, np.bool_)
     share_left = own_shares(problem) - problem.queues.allocated
     for queue in np.unique(problem.queue_of[gangs]).tolist():
-        mine = gangs[problem.queue_of[gangs] == queue]
-        total = gain[mine].sum(axis=0)
+        gangs_of_queue = gangs[problem.queue_of[gangs] == queue]
+        total = gain[gangs_of_queue].sum(axis=0)
         if (total <= share_left[queue])[total > 0].all():
             continue
         snapshot = problem.snapshot
         may = [
             g not in nominated and not find_firmness(snapshot.gangs[g], snapshot)
-            for g in mine.tolist()
+            for g in gangs_of_queue.tolist()
         ]
-        able = mine[np.array(may, np.bool_)]
-        left = share_left[queue] - total + gain[able].sum(axis=0)
+        able = gangs_of_queue[np.array(may, np.bool_)]
+        unused = share_left[queue] - total + gain[able].sum(axis=0)
         level_values = {}
         for g in able.tolist():
             node_of = np.where(problem.gang_of == g, decisions.node_of, UNPLACED)
@@ -310,7 +310,10 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
             values = ((level.sense, level.value(outcome)) for level in over_gangs)
             return tuple(value if sense is Sense.MAX else -value for sense, value in values)
 
-        kept = max(_fill_share(gain[able], [level_values[g] for g in order], left), key=judge)
+        kept = max(
+            _fill_share(gain[able], [level_values[g] for g in order], unused),
+            key=judge,
+        )
         lent[able[~kept]] = True
     found: Bool = lent[problem.gang_of] & placed
     return found
@@ -385,16 +388,16 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
     """Return the mask (m,) of gangs with a task that fits the idle capacity of some node."""
     shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
-    known: dict[int, bool] = {}
+    fits_by_class: dict[int, bool] = {}
 
     def fits(task_class: int) -> bool:
-        if task_class not in known:
+        if task_class not in fits_by_class:
             request = problem.classes.request[task_class]
             fits_node = np.ones(len(free), np.bool_)
             for r in np.flatnonzero(request).tolist():
                 fits_node &= free[:, r] >= request[r]
-            known[task_class] = bool(fits_node.any())
-        return known[task_class]
+            fits_by_class[task_class] = bool(fits_node.any())
+        return fits_by_class[task_class]
 
     shape_of = problem.shape_of[gangs]
     pairs = zip(shapes.start[shape_of].tolist(), shapes.start[shape_of + 1].tolist(), strict=True)
@@ -488,27 +491,27 @@ class _Relaxation:
         problem, shapes = self._problem, self._problem.shapes
         request = problem.classes.request
         is_mine = self._tiers == level.tier
-        mine = self._gangs[is_mine & self._may_borrow]
+        borrowers = self._gangs[is_mine & self._may_borrow]
         firm = 0
-        if self._is_fixed and len(mine) == np.count_nonzero(is_mine):
-            starts = problem.task_start[mine]
-            tasks = ranges(starts, problem.task_start[mine + 1] - starts)
+        if self._is_fixed and len(borrowers) == np.count_nonzero(is_mine):
+            starts = problem.task_start[borrowers]
+            tasks = ranges(starts, problem.task_start[borrowers + 1] - starts)
             firm = int(level.weight[problem.task_class[tasks[self._is_placed[tasks]]]].sum())
-        gangs = np.bincount(problem.shape_of[mine], minlength=len(shapes.shapes))
+        gangs = np.bincount(problem.shape_of[borrowers], minlength=len(shapes.shapes))
         gangs[~self._is_startable] = 0
         number = np.zeros(len(request), np.int64)
         np.add.at(number, shapes.class_of, self._startable * gangs[self._shape_of_entry])
         number = np.minimum(number, self._on_nodes)
         used = np.flatnonzero(number)
         number, weight, request = number[used], level.weight[used], request[used]
-        most = int((number * weight).sum())
+        bound = int((number * weight).sum())
         for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
-            most = min(most, _max_weight(number, weight, request[:, r], int(self._idle[r])))
-        most -= firm
+            bound = min(bound, _max_weight(number, weight, request[:, r], int(self._idle[r])))
+        bound -= firm
         column = problem.index(_RESOURCE_OF.get(level.unit, level.unit))
         if self._is_fixed and column >= 0 and (request[:, column] > 0).all():
-            most = min(most, int(self._idle[column]) - self._placed_amounts[column])
-        return most
+            bound = min(bound, int(self._idle[column]) - self._placed_amounts[column])
+        return bound
 
     @cached_property
     def _placed_amounts(self) -> list[int]:
@@ -531,9 +534,9 @@ def _count_fitting(problem: Problem) -> I64:
         return found
     idle = np.maximum(problem.idle, 0)[problem.ready]
     for c in classes.tolist():
-        asked = request[c] > 0
-        if asked.any():
-            found[c] = int((idle[:, asked] // request[c, asked]).min(axis=1).sum())
+        is_requested = request[c] > 0
+        if is_requested.any():
+            found[c] = int((idle[:, is_requested] // request[c, is_requested]).min(axis=1).sum())
     return found
 
 
@@ -544,18 +547,18 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     of the resource come first. The dual price is the weight per unit of the class that fits only
     partly. The bound is computed in exact integers and is valid for any price.
     """
-    most = int((number * weight)[request <= 0].sum())
+    total = int((number * weight)[request <= 0].sum())
     used = request > 0
     # Products of bytes, weights and counts can exceed 64 bits.
     number, weight, request = (each[used].astype(object) for each in (number, weight, request))
     if (number * request).sum() <= idle:
-        return most + int((number * weight).sum())
+        return total + int((number * weight).sum())
     ratio = (weight / request).astype(np.float64)
     order = np.argsort(-ratio, kind="stable")
     amounts = np.cumsum((number * request)[order])
     cut = order[np.searchsorted(amounts, idle, side="right")]
     gain = np.maximum(weight * request[cut] - weight[cut] * request, 0)
-    return most + int((weight[cut] * idle + (number * gain).sum()) // request[cut])
+    return total + int((weight[cut] * idle + (number * gain).sum()) // request[cut])
 
 
 def _is_use_fixed(decided: Decided) -> bool:

@@ -175,8 +175,8 @@ def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 def _stays_together(gang: Gang) -> bool:
     """Return whether a gang or one of its subgroups has a hard network topology."""
-    asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
-    return any(request is not None and request.is_hard for request in asked)
+    requests = (gang.topology, *(rule.topology for rule in gang.sub_groups))
+    return any(request is not None and request.is_hard for request in requests)
 
 
 # --- budgets -------------------------------------------------------------------------------------

@@ -183,12 +183,12 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
     def rename(action: Action) -> Action:
         if not isinstance(action, Evict) or action.action != PREEMPT or action.to:
             return action
-        here, victim = users.get(action.node, []), task_gangs.get(action.task)
-        if victim is None or action.preemptor in here:
+        gangs_on_node, victim = users.get(action.node, []), task_gangs.get(action.task)
+        if victim is None or action.preemptor in gangs_on_node:
             return action
         entitled = (
             key
-            for key in here
+            for key in gangs_on_node
             if gang_of[key].queue == victim.queue and gang_of[key].priority > victim.priority
         )
         return replace(action, preemptor=next(entitled, action.preemptor))
@@ -203,9 +203,9 @@ def _name_reclaimers(
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
-            left = _find_needless(attempt, renamed)
-            if len(left) < len(needless):
-                actions, needless = renamed, left
+            still_needless = _find_needless(attempt, renamed)
+            if len(still_needless) < len(needless):
+                actions, needless = renamed, still_needless
                 break
         else:
             break
@@ -252,15 +252,15 @@ def _join_their_gangs(
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}
     for gang in snapshot.gangs:
-        mine = [evictions[task.key] for task in gang.tasks if task.key in evictions]
-        needed = [eviction for eviction in mine if eviction.task not in needless]
-        if len(needed) == len(mine) or not needed:
+        victims = [evictions[task.key] for task in gang.tasks if task.key in evictions]
+        needed = [eviction for eviction in victims if eviction.task not in needless]
+        if len(needed) == len(victims) or not needed:
             continue
         if describe_broken_gang(gang, {eviction.task for eviction in needed}):
             other = needed[0]
             found |= {
                 e.task: replace(e, action=other.action, preemptor=other.preemptor)
-                for e in mine
+                for e in victims
                 if e.task in needless
             }
     return found

@@ -58,7 +58,7 @@ def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
     The times of the snapshots are not compared.
     """
     return (
-        all(getattr(before, part) == getattr(now, part) for part in _PARTS)
+        all(getattr(before, name) == getattr(now, name) for name in _PARTS)
         and _are_equivalent(before.nodes, now.nodes, _is_same_node)
         and _are_equivalent(before.gangs, now.gangs, _is_same_gang)
     )

@@ -191,12 +191,12 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
         nodes = np.array([index_of[name] for name in binds.values()], np.int64)
         allowed = allowed_nodes(problem, rules) if allowed is None else allowed
         request = problem.classes.request[problem.task_class[tasks]]
-        left, queue, gain = idle.copy(), int(problem.queue_of[g]), request.sum(axis=0)
-        np.subtract.at(left, nodes, request)
+        idle_after, queue, gain = idle.copy(), int(problem.queue_of[g]), request.sum(axis=0)
+        np.subtract.at(idle_after, nodes, request)
         is_due = due is None or (gain <= due[queue])[gain > 0].all()
         is_allowed = is_due and allowed[problem.task_class[tasks], nodes].all()
-        if is_allowed and (left[nodes] >= 0).all():
-            idle, node_of[tasks] = left, nodes
+        if is_allowed and (idle_after[nodes] >= 0).all():
+            idle, node_of[tasks] = idle_after, nodes
             if due is not None:
                 due[queue] -= gain
     return node_of
