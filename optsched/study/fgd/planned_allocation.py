@@ -210,7 +210,7 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Return a node's overcommitted devices, and whether its CPU or memory is overcommitted."""
+        """Return the overcommitted devices of a node, and whether its CPU or memory is too."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 

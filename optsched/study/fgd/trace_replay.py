@@ -49,8 +49,8 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # GPU demand and allocation (B, T) of each run after each arrival. After the last arrival of a
-    # run, its row repeats the last value.
+    # GPU demand and allocation (B, T) of each run after each arrival. After a run's last arrival,
+    # the row of the run repeats the last value.
     arrived: I64
     allocated: I64
     length: I64  # Number (B,) of arrivals of each run.

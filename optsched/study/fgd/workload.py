@@ -30,7 +30,7 @@ POPULAR: Final = 95
 """Minimum percentage of all pods that the typical classes must cover."""
 
 NO_POD: Final = -1
-"""Class index that fills the row of a run after its last arrival."""
+"""Class index that pads the row of a run after the run's last arrival."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10

@@ -62,7 +62,7 @@ def packing_document(
             "items": problem.num_items,
         },
         "result": dict(result),
-        # For each distinct bin, its number of copies, and how many of its items come from each row.
+        # For each distinct bin, the number of copies and the number of items from each row.
         "distinctBins": [
             {"copies": copies, "items": [{"row": r, "number": n} for r, n in inside]}
             for inside, copies in distinct

@@ -185,7 +185,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return for each of K services the maximum `most` of all other services.
+        """Return for each of K services the largest number of moved processes of another service.
 
         `moved` (K,) is the number of moved processes of each of the K services.
         """
@@ -315,7 +315,7 @@ class AssignmentState:
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Return whether each process may swap machines with the process at its index in `others`.
+        """Return whether (K,) process k may swap machines with process k of `others`, for each k.
 
         Only two constraints are checked: capacity, and that no two processes of a service share a
         machine. `swap` checks the other constraints.

@@ -68,13 +68,13 @@ def count_text(number: int, what: str) -> str:
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the name and the milliseconds of the unit for a time axis of the given length."""
+    """Return the time unit for an axis of the given length: its name and its milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Return round instants from 0 to `end_ms`, with their labels in the unit of `time_unit`."""
+    """Return round instants from 0 to `end_ms`, with labels in the unit from `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]

@@ -68,8 +68,8 @@ class Grid:
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
     holders: Sequence[Holder]  # The gangs or queues, to which `cells` refers by index.
-    # Changes of each cell as (instant, ((gang, percent), ...)), the first at instant 0. A gang is
-    # an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
+    # Changes of each cell as (index of the instant, ((gang, percent), ...)); the first change has
+    # index 0. A gang is an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
 

@@ -108,7 +108,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return the thousandths held by each queue, and (key "") by other schedulers' pods."""
+        """Return the thousandths held by each queue; the key "" is for other schedulers' pods."""
         found: Counter[str] = Counter()
         for placed in self.frames[frame]:
             found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)

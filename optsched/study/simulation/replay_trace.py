@@ -62,7 +62,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace, its source and digest, and the problems because of which objects were omitted."""
+    """A trace with its source and digest, and the problems for which objects were omitted."""
 
     trace: Trace
     source: str
@@ -174,7 +174,7 @@ class Tally:
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Add events to the totals; `text` contains their lines in the record."""
+        """Add events to the totals; `text` contains the record lines of these events."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -319,7 +319,7 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return a trace of the changes between snapshots, given in chronological order.
+    """Return a trace of the changes between snapshots, which are in chronological order.
 
     A gang arrives at its creation time. A gang runs from the time at which its first task is bound
     until the first snapshot in which it has finished or is missing. A gang that still exists in the

@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """The numbers of jobs that arrive after the warm-up, and their times."""
+    """Numbers and times of the jobs that arrive after the warm-up."""
 
     # Numbers of gangs that arrived, that ever ran, and that finished.
     jobs: int
