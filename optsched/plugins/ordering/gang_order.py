@@ -165,7 +165,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Orders gangs by the end of their maximum waiting time, after which gangs may be enqueued.
+    """Orders gangs by the end of their maximum waiting time, and then votes for their enqueueing.
 
     Attributes
     ----------

@@ -154,28 +154,37 @@ class Capability(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason names the queue or ancestor whose capability is binding."""
-        problem = outcome.problem
-        queues = problem.queues
+        problem, queues = outcome.problem, outcome.problem.queues
         if not problem.derived(_is_limited):
             return None
-        queue = int(problem.queue_of[gang])
-        requested = next_requests(outcome, gang)
-        used, terminating = outcome.subtree_allocated, problem.derived(held_by_terminating)
-        above = np.flatnonzero(queues.subtree[:, queue])
-        over = (requested > 0) & (used[above] + requested > find_ceilings(problem)[above])
-        for i, r in np.argwhere(over).tolist():
-            at, resource = int(above[i]), problem.resources[r]
-            leaving = int(terminating[at, r])
-            held = f"{amount_text(resource, leaving)} are held by pods that terminate, "
-            return Reason(
-                ReasonCode.CAPABILITY,
-                f"{_describe_queue(queues.names[queue], queues.names[at])} has capability "
-                f"{amount_text(resource, int(queues.capability[at, r]))}, "
-                f"{amount_text(resource, int(used[at, r]))} are in use, "
-                f"{held if leaving else ''}"
-                f"{amount_text(resource, int(requested[r]))} are requested",
-            )
+        binding = _find_binding_limit(outcome, gang, find_ceilings(problem))
+        if binding is None:
+            return None
+        at, r, requested = binding
+        name, terminating = problem.resources[r], int(problem.derived(held_by_terminating)[at, r])
+        held = f"{amount_text(name, terminating)} are held by pods that terminate, "
+        return Reason(
+            ReasonCode.CAPABILITY,
+            f"{_describe_queue(queues.names[problem.queue_of[gang]], queues.names[at])} has "
+            f"capability {amount_text(name, int(queues.capability[at, r]))}, "
+            f"{amount_text(name, int(outcome.subtree_allocated[at, r]))} are in use, "
+            f"{held if terminating else ''}{amount_text(name, requested)} are requested",
+        )
+
+
+def _find_binding_limit(outcome: Outcome, gang: int, limit: I64) -> tuple[int, int, int] | None:
+    """Return (queue, resource, requested amount) of the first limit (Q, R) that keeps a gang out.
+
+    Returns None if the gang's queue and its ancestors stay within all limits.
+    """
+    requested = next_requests(outcome, gang)
+    above = np.flatnonzero(outcome.problem.queues.subtree[:, outcome.problem.queue_of[gang]])
+    used = outcome.subtree_allocated[above]
+    exceeded = np.argwhere((requested > 0) & (used + requested > limit[above]))
+    if not len(exceeded):
         return None
+    i, r = exceeded[0].tolist()
+    return int(above[i]), r, int(requested[r])
 
 
 def find_ceilings(problem: Problem) -> I64:
@@ -335,20 +344,18 @@ class Entitlements(Rule):
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
-        queues, requested = problem.queues, next_requests(outcome, gang)
-        most, used = problem.derived(entitled_amounts), outcome.subtree_allocated
-        above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[gang])])
-        over = (requested > 0) & (used[above] + requested > most[above])
-        for i, r in np.argwhere(over).tolist():
-            at, name = int(above[i]), problem.resources[r]
-            return Reason(
-                ReasonCode.DESERVED,
-                f"queue {queues.names[at]} may reclaim {name} up to "
-                f"{amount_text(name, int(most[at, r]))} "
-                f"(in use: {amount_text(name, int(used[at, r]))}, "
-                f"requested: {amount_text(name, int(requested[r]))})",
-            )
-        return None
+        most = problem.derived(entitled_amounts)
+        binding = _find_binding_limit(outcome, gang, most)
+        if binding is None:
+            return None
+        at, r, requested = binding
+        name, used = problem.resources[r], int(outcome.subtree_allocated[at, r])
+        return Reason(
+            ReasonCode.DESERVED,
+            f"queue {problem.queues.names[at]} may reclaim {name} up to "
+            f"{amount_text(name, int(most[at, r]))} (in use: {amount_text(name, used)}, "
+            f"requested: {amount_text(name, requested)})",
+        )
 
 
 def entitled_amounts(problem: Problem) -> I64:
