@@ -16,7 +16,6 @@ from tests.kube.fakes import FakeApi, FakeClock, waiting
 if TYPE_CHECKING:
     import pytest
 
-    from optsched.kube.cache.follower import Where
 
 WHERE = ("kube-system", "c")
 
@@ -24,7 +23,7 @@ WHERE = ("kube-system", "c")
 class Followed:
     """A cluster with one MIG-capable GPU, and the ConfigMap of geometries."""
 
-    def __init__(self, *objects: dict[str, Any], where: Where = WHERE) -> None:
+    def __init__(self, *objects: dict[str, Any], where: tuple[str, str] | None = WHERE) -> None:
         self.api = FakeApi(node({"volcano.sh/node-vgpu-register": CUT}), *objects)
         self.cache = ClusterCache()
         self.api.tell(self.cache)
