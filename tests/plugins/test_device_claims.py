@@ -297,7 +297,7 @@ def test_the_first_alternative_that_there_is() -> None:
             (grant,) = action.devices
             assert [(request, each.device) for request, each in grant.devices] == expected
     for plan in plans(*asking):
-        assert f"one of class {DRIVER} as request gpu says" in waits(plan)
+        assert f"one of class {DRIVER} for request gpu" in waits(plan)
 
 
 def test_an_alternative_of_a_class_that_does_not_exist_is_named() -> None:

@@ -216,7 +216,7 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
         for need in request.needs:
             if need.alternatives:
                 classes = dict.fromkeys(each.device_class for each in need.alternatives)
-                more.append(f"one of class {' or '.join(classes)} as request {need.name} says")
+                more.append(f"one of class {' or '.join(classes)} for request {need.name}")
             elif need.is_all:
                 more.append(f"all of class {need.device_class}")
             else:

@@ -1015,7 +1015,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 PLUGIN = Plugin(
     "deviceshare",
-    "GPUs and NPUs shared by memory and cores",
+    "shares GPUs and NPUs by memory and cores",
     (
         Argument(
             f"{_SHARE}GPUSharingEnable", Kind.SWITCH, False, "allocates volcano.sh/gpu-memory"
@@ -1029,7 +1029,7 @@ PLUGIN = Plugin(
             "whether nodes with GPUs in use or with idle GPUs score higher",
             choices=(Prefers.BINPACK, Prefers.SPREAD),
         ),
-        Argument(f"{_SHARE}ScheduleWeight", Kind.WHOLE, 0, "weight of the score for GPUs in use"),
+        Argument(f"{_SHARE}ScheduleWeight", Kind.WHOLE, 0, "weight of the node score"),
         Argument(
             f"{_SHARE}NodeLockEnable",
             Kind.SWITCH,

@@ -502,7 +502,7 @@ class _NumaUsage(Greedy):
 PLUGIN = Plugin(
     "numa-aware",
     "gives pods CPUs and GPUs of few NUMA nodes, according to their topology policy",
-    (Argument("weight", Kind.WHOLE, 1, "weight of the score"),),
+    (Argument("weight", Kind.WHOLE, 1, "weight of the node score"),),
     lambda a: (NumaPolicies(), NumaAware(read_whole(a, "weight", 1))),
     aliases=("numaaware",),
 )

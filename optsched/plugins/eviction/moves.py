@@ -384,7 +384,11 @@ def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 _STRATEGY = (
     Argument(
-        "name", Kind.CHOICE, _LOW_NODES, "has no effect: the only strategy", choices=(_LOW_NODES,)
+        "name",
+        Kind.CHOICE,
+        _LOW_NODES,
+        "has no effect, because only one strategy exists",
+        choices=(_LOW_NODES,),
     ),
     Argument(
         "params",
@@ -399,7 +403,8 @@ _STRATEGY = (
                     "",
                     meaning,
                     fields=tuple(
-                        Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in _RESOURCES
+                        Argument(r, Kind.NUMBER, 100, f"utilization of {r}, in percent")
+                        for r in _RESOURCES
                     ),
                 )
                 for name, meaning in (
@@ -431,9 +436,9 @@ PLUGIN = Plugin(
     "rescheduling",
     "moves pods away from busy nodes in the action shuffle",
     (
-        Argument("interval", Kind.DURATION, "5m", "shortest time between two evictions"),
+        Argument("interval", Kind.DURATION, "5m", "minimum time between two rounds of evictions"),
         Argument("metricsPeriod", Kind.DURATION, "5m", "maximum age of load measurements"),
-        Argument("strategies", Kind.LIST, "", "the strategies", fields=_STRATEGY),
+        Argument("strategies", Kind.LIST, "", "the strategy and its parameters", fields=_STRATEGY),
     ),
     _rescheduling,
 )

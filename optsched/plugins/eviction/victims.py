@@ -426,4 +426,4 @@ def _find_problem(world: World, eviction: Evict) -> str:
 
 CDP = Plugin("cdp", "does not evict pods during their cooldown", (), lambda _: (Cooldown(),))
 
-PDB = Plugin("pdb", "evictions within disruption budgets", (), lambda _: (Budgets(),))
+PDB = Plugin("pdb", "evicts only pods that disruption budgets allow", (), lambda _: (Budgets(),))
