@@ -48,7 +48,7 @@ def quote(value: object) -> str:
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
-        # Only the start is encoded, because the value may be large.
+        # Only the start of the value is encoded, because the value may be large.
         encoder = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True)
         text = ""
         for piece in encoder.iterencode(value):

@@ -486,7 +486,7 @@ class ClaimBook:
         self._users: dict[str, dict[str, str]] = {}
         self._uses: dict[str, tuple[str, ...]] = {}
 
-    def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
+    def record_claims(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
         """Record the claims that a pod names; return the other pods that must be decoded again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):

@@ -156,7 +156,7 @@ class PodStore:
             self._claiming.pop(key, None)
             if claims:
                 self._claiming[key] = raw
-            changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
+            changed = self._decoder.book.record_claims(key, str(meta.get("uid") or ""), claims)
             others = sorted(changed & self._claiming.keys())
         self._decode(raw, is_over=is_over, is_created=is_created)
         for other in others:
@@ -239,7 +239,9 @@ class PodStore:
         self._record_foreign(key, "")
         self._remove(key)
         if self._claiming.pop(key, None) is not None:
-            for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
+            for other in sorted(
+                self._decoder.book.record_claims(key, "", ()) & self._claiming.keys()
+            ):
                 self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:

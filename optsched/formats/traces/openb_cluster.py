@@ -110,7 +110,7 @@ def _find_node_list(pods: Path) -> Path:
 def missing_columns(pods: Path) -> tuple[str, ...]:
     """Return the required columns of an openb pod list that a file's first line does not name.
 
-    The result is empty if the file cannot be read; the later read reports the error.
+    The result is empty if the file cannot be read; the reader of its rows reports the error.
     """
     names = read_header(pods)
     return () if names is None else tuple(c for c in _POD_COLUMNS if c not in names)
