@@ -211,16 +211,16 @@ def test_taints_that_keep_requests_away() -> None:
 
 def test_a_claim_counts_for_one_of_its_pods() -> None:
     book = ClaimBook({"ns/c": read(device_claim("c"))})
-    assert book.note("ns/b", "ub", ("ns/c",)) == set()
+    assert book.record_claims("ns/b", "ub", ("ns/c",)) == set()
     assert book.counts_for("ns/c", "ns/b")
-    assert book.note("ns/a", "ua", ("ns/c",)) == {"ns/b"}
+    assert book.record_claims("ns/a", "ua", ("ns/c",)) == {"ns/b"}
     assert book.counts_for("ns/c", "ns/a")
     book.claims["ns/c"] = replace(book.claims["ns/c"], reserved_for=("ub",))
     assert book.counts_for("ns/c", "ns/b")
     assert not book.counts_for("ns/c", "ns/a")
-    assert book.note("ns/b", "ub", ()) == {"ns/a"}
+    assert book.record_claims("ns/b", "ub", ()) == {"ns/a"}
     assert book.counts_for("ns/c", "ns/a")
-    assert book.note("ns/a", "ua", ("ns/c",)) == set()
+    assert book.record_claims("ns/a", "ua", ("ns/c",)) == set()
 
 
 def test_pods_with_claims_of_their_own_are_alike() -> None:
