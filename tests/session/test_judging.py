@@ -69,7 +69,7 @@ def test_victims_of_an_action_that_the_policy_lacks_break_its_rule():
     actions = tuple(action for action in POLICY.actions if action != "preempt")
     judged = judge_actions(snapshot, replace(POLICY, actions=actions), plan.actions)
     assert [violation.rule for violation in judged.violations] == ["entitled"]
-    assert "no action and plugin for preempt" in str(judged.violations[0])
+    assert "does not enable the action preempt and its plugin" in str(judged.violations[0])
 
 
 def runs(name, cpu, where):
