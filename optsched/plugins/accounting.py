@@ -1,7 +1,7 @@
 """The resources that gangs, queues and nodes use after the decisions of a session.
 
-`Ledger` has running totals while the greedy pipeline places and evicts tasks. `Outcome` has the
-decisions of a plan and the resulting usage as arrays.
+`Ledger` tracks running totals while the greedy pipeline places and evicts tasks. `Outcome` holds
+the decisions of a plan, and the usage that results from them, as arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Derived = TypeVar("Derived")
 class Ledger:
     """Running totals of the greedy pipeline in one session, shared by all rules.
 
-    The totals are lists, because a single number is read faster from a list than from an array.
+    The totals are lists, because reading one number from a list is faster than from an array.
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # For each queue, the rows of `queue_used` and `subtree_used` to which its usage is added.
-        # Gangs without a queue have index -1, which selects an empty list.
+        # For each queue, the rows of `queue_used` and `subtree_used` that include its usage. Gangs
+        # without a queue have index -1, which selects an empty list.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):
@@ -95,7 +95,7 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang uses no resources; some gangs without usage yield False."""
+        """Return True only if a gang uses no resources; False does not mean that it uses some."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
@@ -112,7 +112,7 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """Future idle capacity (R,) of all nodes, once terminating pods and victims have ended."""
+        """The total future idle capacity (R,), once terminating pods and victims have ended."""
         both = zip(self.idle_total, self.leaving_total, self._nominated_total, strict=True)
         return [idle + leaving - nominated for idle, leaving, nominated in both]
 
@@ -144,7 +144,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that each gang uses, computed when they are first read."""
+    """The resources (R,) that each gang uses; a row is computed when it is first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """Idle resources (N, R) once terminating tasks have ended and nominated tasks have started.
+        """The idle resources (N, R) once terminating tasks have ended and nominated ones started.
 
         The idle resources of an overcommitted node may be negative.
         """
@@ -231,7 +231,7 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """Resources (Q, R) that the gangs directly in each queue use after the decisions."""
+        """The resources (Q, R) that gangs directly in each queue use after the decisions."""
         problem = self.problem
         held = problem.queues.allocated.copy()
         tasks = np.flatnonzero(self.assigned)

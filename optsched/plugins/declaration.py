@@ -1,4 +1,4 @@
-"""The declaration of a plugin: its name, its arguments and the function that builds its rules.
+"""The declaration of a plugin: its name, its arguments, and the function that builds its rules.
 
 One plugin may build several rules. `predicates` builds one rule per kube-scheduler filter.
 `proportion` and `capacity` also build the rules on queue capability and guarantee.

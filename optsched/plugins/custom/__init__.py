@@ -1,1 +1,1 @@
-"""Code of users: isolation of custom plugins, custom actions, and the HTTP service `extender`."""
+"""User code: isolation of custom plugins, custom actions, and the HTTP service `extender`."""

@@ -1,8 +1,8 @@
-"""The plugin `extender`: calls to an external HTTP service, and replay of recorded replies.
+"""The plugin `extender`: calls an external HTTP service, or replays recorded replies.
 
-Mathematics: models/formulation/extender.md. The rule sends all calls through a port (`Outside`). In
-a live session, the port calls the service and records the replies. In a session on a snapshot with
-recorded calls, the port replays the replies and does not call the service.
+Mathematics: models/formulation/extender.md. The rule makes all calls through an interface
+(`Outside`). In a live session, `Outside` calls the service and records the replies. In a session on
+a snapshot with recorded calls, `Outside` replays the replies and does not call the service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_RECORD = "no reply has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The kinds of calls; each value is a Volcano argument's name without its suffix `Verb`."""
+    """The kinds of calls; a value is the name of a Volcano argument without its suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -83,7 +83,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The key of the call in recordings: its verb and the names of its objects."""
+        """The key of the call in a recording: its verb and the names of its objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -130,14 +130,14 @@ class Reply:
 
 
 class Outside(Protocol):
-    """The port for calls to an external service."""
+    """The interface through which a rule calls an external service."""
 
     def send_question(self, question: Question) -> Reply:
         """Send a call to the service and return its reply, or a failure after the timeout."""
 
 
 class Recording:
-    """A port that replays recorded replies in order; the last reply to a call is repeated.
+    """Replays recorded replies in order; repeats the last reply to a call once no others are left.
 
     A call without a recorded reply fails.
     """
@@ -157,7 +157,7 @@ class Recording:
 
 @dataclass(eq=False)
 class Recorder:
-    """A port that calls a service and records the replies."""
+    """Calls a service and records the replies."""
 
     _outside: Outside
     _entries: list[tuple[Question, Reply]] = field(default_factory=list, init=False)
@@ -175,7 +175,7 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) pairs of the calls that failed, entirely or for some nodes."""
+        """(verb, reason) pairs of the calls that failed, for all nodes or for some nodes."""
         found: list[tuple[str, str]] = []
         for question, reply in self._entries:
             by_node = reply.fields.get("failed")
@@ -212,7 +212,7 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """The rule of an external service: filters, scores, and votes on gangs, queues and victims.
+    """Lets a service filter and score nodes, and vote on gangs, queues and victims.
 
     Attributes
     ----------
@@ -252,7 +252,7 @@ class Extender(Rule):
         )
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return why the service rejects nodes for a task and all equal tasks, by node name."""
+        """Return why the service rejects each node for a task and all equal tasks, by node name."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -288,7 +288,7 @@ class Extender(Rule):
         return np.array([n.name not in refused for n in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase contains the service's most frequent reason."""
+        """See `Rule`."""
         task = problem.derived(_first_tasks)[task_class]
         reasons = (
             [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
@@ -297,7 +297,7 @@ class Extender(Rule):
         return f"did not pass the extender ({most})" if most else "did not pass the extender"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. A node without a score in the service's reply gets the score 0."""
+        """See `Rule`. A node that is missing from the service's reply gets the score 0."""
         task = problem.derived(_first_tasks)[task_class]
         if (
             task is None

@@ -1,4 +1,4 @@
-"""Isolation of custom plugins: an exception in one plugin does not affect other plugins.
+"""Isolates custom plugins: an exception in one plugin does not affect other plugins.
 
 The module checks the results of all extension points. A failed call is recorded as a `Fault` and
 returns a safe default: a failed score or order has no effect, and a failed hard rule rejects
@@ -128,10 +128,10 @@ class Faults:
 
 
 class IsolatedRule(Rule):
-    """A wrapper that catches the errors that a custom plugin's rule raises."""
+    """A wrapper that catches the errors of a custom plugin's rule."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Rule classes may override the attributes below, so the wrapper copies them.
+        # Rule classes may override the following attributes, so the wrapper copies them.
         copied = ("name", "hard_switch", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self.inner = inner
@@ -158,8 +158,8 @@ class IsolatedRule(Rule):
     def verify(self, world: World) -> Iterable[Violation]:
         """See `Rule`.
 
-        If the inner rule fails, check each gang alone and reject the gangs for which the inner rule
-        fails again. If the inner rule fails for no single gang, reject all gangs.
+        If the inner rule fails, check each gang alone, and reject the gangs whose check fails
+        again. If no single check fails, reject all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))
@@ -384,7 +384,7 @@ def _indices(value: object) -> I64 | None:
 
 @dataclass(eq=False)
 class _IsolatedGreedy:
-    """A wrapper that catches the errors that the `Greedy` object of a custom rule raises."""
+    """A wrapper that catches the errors of the `Greedy` object of a custom rule."""
 
     _rule: IsolatedRule
     _inner: Greedy

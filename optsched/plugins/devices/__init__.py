@@ -1,1 +1,1 @@
-"""Plugins that match tasks to devices of nodes: GPUs, NPUs, ResourceClaims and NUMA nodes."""
+"""Plugins that match tasks to the devices of nodes: GPUs, NPUs, ResourceClaims and NUMA nodes."""

@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs only on nodes where its claims have or can get devices.
+"""ResourceClaims: a task runs only on nodes where its claims have devices or can get them.
 
 Mathematics: models/formulation/device_claims.md. Sources: KEP-4381, KEP-4816, KEP-5075 and
 kube-scheduler's plugin `dynamicresources`.
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: each claim of a placed task has or can get devices on the node of the task."""
+    """Rule: on a task's node, each of the task's claims has devices or can get them."""
 
     name = "device-claims"
     hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that all claims of the placed tasks can get devices on the nodes of the tasks."""
+        """Check that all claims of each placed task can get devices on the node of the task."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -95,7 +95,7 @@ class DeviceClaims(Rule):
         return found
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that can use the allocated devices and have devices for the other claims."""
+        """Allow nodes that can use the allocated devices and have devices for all other claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -197,7 +197,7 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the number of searches for devices that a limit stopped, by limit.
+    """Return the number of device searches that each limit stopped, by limit.
 
     The limits are `search` (steps of one search), `session` (steps of all searches of a session)
     and `selectors` (requests whose selectors a later session will evaluate).
@@ -318,7 +318,7 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of the devices of a node that are idle without the claims `ended`."""
+        """Return the indices of a node's devices that are idle after the claims `ended` end."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
@@ -333,7 +333,7 @@ class _Pools:
         return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
-        """Return the claims that end once terminating tasks and the tasks `evicted` have ended."""
+        """Return the claims that end when terminating tasks and the tasks `evicted` have ended."""
         claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
         ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
         return self.devices.freed(claiming, ended.union(evicted))
@@ -379,13 +379,13 @@ Places = dict[int, int]
 
 
 class _AllocationRows:
-    """Builds the constraints that allocate devices (models/formulation/device_claims.md)."""
+    """Builds constraints that allocate devices to claims: models/formulation/device_claims.md."""
 
     def __init__(self, nodes: NodeModel, pools: _Pools) -> None:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools
         self._allocated: dict[tuple[int, int], list[int]] = {}
         self._free: dict[int, set[int]] = {}
-        # Groups of victims by claim key; a claim ends once all tasks of its groups are evicted.
+        # Groups of victims by claim key; a claim ends when all tasks of its groups are evicted.
         self._users: dict[str, list[int]] = {}
         evictions = nodes.evictions
         if len(evictions.node):
@@ -447,7 +447,7 @@ class _AllocationRows:
         return found
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Add constraints that devices have the same value of an attribute, or distinct values."""
+        """Add constraints that devices have equal or pairwise distinct values of an attribute."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -480,7 +480,7 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that a device serves a new claim only after its current claim has ended.
+        """Add constraints that give a device to a new claim only after its current claim has ended.
 
         A claim does not end while a placed task uses it.
         """
@@ -513,7 +513,7 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """The requests of a task's unallocated claims, now and once terminating tasks have ended.
+    """The requests of a task's unallocated claims, now and after terminating tasks have ended.
 
     `now` is None if the task may wait for terminating tasks.
     """
@@ -543,7 +543,7 @@ class _ClassClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """The node of the placed tasks that share a claim, and their number.
+    """The node of the placed tasks that share a claim, and the number of these tasks.
 
     `now` counts only the tasks that need not wait for terminating tasks.
     """
@@ -554,7 +554,7 @@ class _ClaimUse:
 
 
 class _ClaimedDevices(Greedy):
-    """Tracks the device requests of the tasks placed on each node, which must fit together.
+    """Tracks the device requests of the tasks placed on each node, which must all be satisfied.
 
     Nominated tasks may use devices that become idle when terminating tasks end.
     """
@@ -619,7 +619,7 @@ class _ClaimedDevices(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end with terminating tasks and that no placed task uses."""
+        """Keys of the claims that end with their terminating tasks and that no placed task uses."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _fits(

@@ -1,9 +1,10 @@
 """Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). An alternative requests numbers of devices
-and may have constraints between the devices. If no claim has several alternatives or constraints,
-the allocation is a bipartite matching. If some claim has several alternatives or constraints, a
-search tries the variants of the claims in order and solves a matching in each step.
+A claim has one or more alternatives (`firstAvailable`). An alternative requests a number of devices
+per request and may constrain the chosen devices. If no claim has several alternatives or
+constraints, the allocation is a bipartite matching. If some claim has several alternatives or
+constraints, a search tries the variants of the claims in order, and computes a matching in each
+step.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint on the values of one attribute: all devices have the same or distinct values.
+    """A constraint on one attribute: the values of all devices are equal, or pairwise distinct.
 
-    The constraint holds for the devices of the requests with the indices `demands`. `value_of`
-    contains a number for the attribute value of each device, or -1 without the attribute. Nodes
-    with equal devices have equal `Bond` objects.
+    The constraint applies to the devices of the requests with the indices `demands`. `value_of`
+    maps each device to a number that stands for its attribute value, or to -1 if the device lacks
+    the attribute. Nodes with equal devices have equal `Bond` objects.
     """
 
     is_distinct: bool
@@ -49,7 +50,7 @@ class Bond(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One alternative of a claim: its device requests, and the constraints between them."""
+    """One alternative of a claim: its device requests, and constraints on the chosen devices."""
 
     demands: tuple[Demand, ...]
     bonds: tuple[Bond, ...] = ()
@@ -84,7 +85,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Return a number for each device's attribute value, or -1 without the attribute."""
+    """Return a number that stands for each device's attribute value; -1 if it has no value."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:
@@ -206,7 +207,7 @@ MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
 """Cached search results; the key contains all inputs: the claims and the idle devices."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
-"""Keys of the cached searches that stopped at the limit `STEPS_OF_SEARCH`."""
+"""Keys of the cached searches that stopped at the limit `STEPS_OF_SEARCH`; they have no result."""
 
 
 class _Search:
@@ -279,7 +280,7 @@ def _is_open(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """Yield the variants of an alternative: its requests with devices that meet its constraints."""
+    """Yield the variants of an alternative; each allows only devices that meet the constraints."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
@@ -300,7 +301,7 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Yield the requests with devices that meet the constraints on distinct values."""
+    """Yield the requests, limited to devices that meet the constraints on distinct values."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)

@@ -77,7 +77,7 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The device request of one container: number, family, and share of each device.
+    """The device request of one container: number of devices, family, and share of each device.
 
     A request gets distinct devices. Tasks with a common exclusion group (`groups`) do not share a
     device.
@@ -102,21 +102,21 @@ class Need(NamedTuple):
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that a request uses on a device; on an NPU, its template's memory."""
+        """Return the memory that a request uses on a device; an NPU uses its template's memory."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""A MIG slice type: the index of a MIG geometry, and of a profile in the geometry."""
+"""A MIG slice type: the index of a MIG geometry, and the index of a profile in this geometry."""
 
 
 class Usage(NamedTuple):
     """Usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` contains sorted (slice type, number of used slices) pairs. `groups` contains the sorted
-    exclusion groups of the tasks on the device; a group occurs once per task.
+    exclusion groups of the tasks on the device, once per task.
     """
 
     memory: int = 0
@@ -208,10 +208,10 @@ class DeviceShare(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
-        """Return the device shares of each bound task by task key.
+        """Return the device shares of each bound task, by task key.
 
-        If possible, bound tasks leave the devices that nominated tasks need once terminating pods
-        have ended. Tasks on nodes without a valid allocation are omitted.
+        If possible, bound tasks leave enough devices for nominated tasks, which start once
+        terminating pods have ended. Tasks on nodes without a valid allocation are omitted.
         """
         found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -270,8 +270,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Tasks get devices in Volcano's order or, if not all of them fit, in any order. The search
-        for this order ends after `max_failures` failed states.
+        Tasks get devices in Volcano's order if all of them fit, and otherwise by a search over all
+        allocations. The search ends after `max_failures` failed states.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -312,7 +312,7 @@ class DeviceShare(Rule):
     def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
         """Return the usage of each device of a node by its residents.
 
-        `before` is the node before some of its tasks ended. Unknown shares are determined from
+        `before` is the node before some of its tasks ended. Unknown shares are derived from
         `before`, because they do not change when another task ends.
         """
         known = self.holdings(before or node)
@@ -322,8 +322,9 @@ class DeviceShare(Rule):
     def holdings(self, node: Node) -> dict[str, list[Allocation]]:
         """Return the device shares of each resident of a node by task key.
 
-        Residents with unknown shares get shares with which all of them fit. If a search finds none,
-        they get shares one by one in Volcano's order, and those that do not fit get none.
+        Residents with unknown shares get shares such that all residents fit. If the search finds no
+        such shares, these residents get shares one by one in Volcano's order; a resident that does
+        not fit gets none.
         """
         used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
@@ -409,7 +410,7 @@ class DeviceShare(Rule):
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
-        """Return the device shares of the residents of each node, as a list of length N."""
+        """Return the device shares of the residents of each node, as a list with axis N."""
         return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -531,7 +532,7 @@ def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
-    """Return the types of idle slices that suffice for a request, smallest first per geometry.
+    """Return the types of idle slices that satisfy a request, the smallest of each geometry first.
 
     If a geometry is in use, only its slice types are returned. A device that is changing its
     geometry has two geometries in use and offers no slice.
@@ -565,7 +566,7 @@ def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[All
 
 
 def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
-    """Return the slice type of `instance` (geometry-position), or None if it does not exist."""
+    """Return the slice type of `instance` (geometry-position), or None if none matches."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.locate_slice(position) if geometry.name == name else None
@@ -577,10 +578,10 @@ def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
 def _build_share(
     device: SharedGpu, taken: Allocation, container: int, positions: set[tuple[str, str]]
 ) -> GpuShare:
-    """Return a device share for the annotation of the pod.
+    """Return a device share in the form that the annotation of the pod uses.
 
-    A share of a MIG device gets the first position of its slice type that is not in `positions`,
-    which is extended by the (device, position) pair.
+    A share of a MIG device gets the first position of its slice type that is not in `positions`;
+    the function adds the (device, position) pair to `positions`.
     """
     instance = ""
     template = device.chip.cut(taken.memory) if device.chip is not None else None
@@ -660,7 +661,7 @@ def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
 
 
 class TaskRequest(NamedTuple):
-    """A device request of a task, its eligible devices, and its index among the task's requests."""
+    """A device request, its eligible devices, and its index among the requests of its task."""
 
     need: Need
     may: tuple[bool, ...]
@@ -677,7 +678,7 @@ def _allocate_all(
     dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
     max_failures: float,
 ) -> list[list[Allocation]] | None:
-    """Return the device shares of each request from index `first` on, or None if some do not fit.
+    """Return the device shares of each request from index `first` on, or None if none are found.
 
     `mine` contains the NPUs already allocated to the current task. `dead` contains the states in
     which the search is known to fail.
@@ -737,7 +738,7 @@ class _DeviceRows:
                 self._departures[taken.at].append((variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # `_left` is the device usage after the eviction of all possible victims.
+        # `_left` is the device usage that remains after the eviction of all possible victims.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
@@ -773,7 +774,7 @@ class _DeviceRows:
                 self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Return (device, v) pairs; the new variable v counts the tasks on the device.
+        """Return (device, v) pairs; the new variable v counts the tasks that use the device.
 
         The constraints are Σ_device v = number · tasks and v ≤ tasks.
         """
@@ -816,12 +817,13 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add constraints that the device `at` has at most one MIG geometry.
+        """Add constraints that the device `at` uses at most one MIG geometry.
 
         Per slice type, Σ w + held − evicted ≤ count · q, and over all geometries, Σ q ≤ 1. The
         variables w count the placed tasks on slices of the type, `held` is the number of used
         slices, and `evicted` the number of slices that victims release. `count` is the number of
-        slices in the geometry or `held`, whichever is larger. q is 1 if the geometry is in use.
+        slices of the type in the geometry, or `held` if that is larger. q is 1 if the geometry is
+        in use.
 
         A device with two geometries in use gets no task until only one of them is in use.
         """
@@ -851,7 +853,8 @@ class _DeviceRows:
     def _bound_usage(self, at: int) -> None:
         """Add constraints on the memory, cores and tasks of a device after the evictions.
 
-        An exclusive task uses only an empty device, which no other task may use.
+        An exclusive task uses only a device without other tasks, and no other task may use its
+        device.
         """
         model, device, used = self._model, self._devices[at], self._used[at]
         departures = self._departures[at]
@@ -892,8 +895,9 @@ class _DeviceRows:
 class _DeviceUsage(Greedy):
     """Tracks device usage while tasks are placed; devices are allocated in Volcano's order.
 
-    `_used` is the current usage, and `_later` the usage once terminating pods have ended. A
-    nominated task that does not fit yet gets devices by `_later`, and its shares are added to both.
+    `_used` is the current usage, and `_later` is the usage after terminating pods have ended. A
+    nominated task that does not fit yet gets devices that are idle in `_later`, and its shares are
+    added to both.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:

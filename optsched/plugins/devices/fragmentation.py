@@ -1,4 +1,4 @@
-"""GPU fragmentation: the idle GPU capacity that typical tasks cannot use, on average.
+"""GPU fragmentation: the average amount of idle GPU capacity that a typical task cannot use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; functions `NodeGpuShareFragAmount` and `GetTypicalPods` of the paper's simulator.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Minimum fraction of all tasks that the typical GPU classes cover; rarer ones are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; rarer classes are ignored."""
 
 SHARES = 1000
 """The sum of the weights of the GPU classes; integer weights make the level an integer."""
@@ -58,8 +58,8 @@ _AT_ONCE = 4096
 class GpuClass:
     """A GPU class: the properties of a task that decide which GPUs it can use.
 
-    A GPU class consists of the CPU request in milli-CPU, the number of GPUs, the thousandths used
-    of each GPU, and the node selection.
+    The fields are the CPU request in milli-CPU, the number of GPUs, the thousandths used of each
+    GPU, and the node selection.
     """
 
     cpu_m: int
@@ -90,7 +90,7 @@ class GpuClass:
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
     """Return (GPU class, task count) pairs of the classes that cover `TYPICAL` of all tasks.
 
-    The result contains the most frequent classes, in descending order, until they suffice.
+    The result contains the most frequent classes, in descending order of frequency.
     """
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
@@ -144,8 +144,8 @@ class Target:
         """Return the weighted waste (m,) of m nodes with idle CPU (m,) and idle GPUs (m, D).
 
         For a GPU class that does not fit on a node or requests no GPU, all idle GPU capacity of the
-        node is waste. For a GPU class that fits, only GPUs with less idle capacity than a task
-        requests of each GPU are waste.
+        node is waste. For a GPU class that fits, a GPU is waste if its idle capacity is less than a
+        task requests of each GPU.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -212,7 +212,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether ready nodes have idle GPUs and whether tasks request or queues use GPUs."""
+    """Return whether ready nodes have idle GPUs, and tasks request GPUs or queues use them."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -232,7 +232,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The idle GPU capacity of ready nodes that typical tasks cannot use, on average."""
+    """The idle GPU capacity of ready nodes that a typical task cannot use, on average."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -255,13 +255,14 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the exact expression for whole GPUs, or 0 if any task has a GPU share.
+        """Return the level as an exact expression for whole GPUs, or 0 if any task has a GPU share.
 
         The expression is Σ 1000 · share[m] · waste[m, n], where share[m] is the weight of GPU class
-        m and waste[m, n] ≥ idle[n] − top[n] · runs[m, n]. Node n has idle[n] idle GPUs after the
-        placements and top[n] before them. Without GPU shares, a GPU class that fits on a node
-        wastes no GPU there. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
-        suffice for class m; it is 1 where it can be, because the waste is minimised.
+        m and waste[m, n] ≥ idle[n] − top[n] · runs[m, n] is the number of wasted GPUs of node n.
+        Node n has idle[n] idle GPUs after the placements and top[n] before them. Without GPU
+        shares, a GPU class that fits on a node wastes no GPU there. The variable runs[m, n] can be
+        1 only if the idle CPU and GPUs of node n suffice for class m; minimising the waste sets it
+        to 1 whenever it can be 1.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):

@@ -1,4 +1,4 @@
-"""GPU shares: each share is allocated on one GPU, and a GPU allocated whole serves one task.
+"""GPU shares: each share is allocated on one GPU; a GPU allocated as a whole serves one task.
 
 Mathematics: models/formulation/gpu_shares.md. The rule is always active but has no effect unless a
 task requests a GPU share. GPU shares are in thousandths of a GPU, as in the openb trace (Weng et
@@ -50,7 +50,7 @@ class GpuShares(Rule):
                 number = count_noun(max(have.devices - have.whole, 0), "device")
                 detail = f"shares of {requested} thousandths do not fit {number}"
                 yield Violation(self.name, f"node {name}", detail)
-        # Nominated tasks must fit once terminating pods have ended.
+        # Nominated tasks must fit after terminating pods have ended.
         for name, nominated in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -181,7 +181,7 @@ def shares_devices(problem: Problem) -> bool:
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
-    """Return whether GPU shares `parts`, in descending order, fit on GPUs.
+    """Return whether the GPU shares `parts`, in descending order, fit on the GPUs.
 
     `free` are the idle thousandths of the GPUs in ascending order. `dead` contains the states in
     which the search is known to fail.
@@ -262,7 +262,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return the idle thousandths (N, D) after GPU shares and then whole GPUs are allocated.
+    """Return the idle thousandths (N, D) after allocating GPU shares, and then whole GPUs.
 
     `parts` are the GPU shares as (node, thousandths) pairs. GPU shares are allocated in descending
     order, each on the fullest GPU where it fits; a share that fits on no GPU is ignored. `whole`
@@ -382,7 +382,8 @@ def _repack_node(
 ) -> None:
     """Add constraints that pack the remaining and the placed tasks of a node on its GPUs.
 
-    If the running tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
+    If the running tasks already exceed the GPUs of the node, the constraints apply only if a task
+    is placed.
     """
     # Placed tasks use GPU capacity, and victims release it.
     changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, shape in goes)]

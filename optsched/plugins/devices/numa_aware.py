@@ -170,7 +170,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether the kubelet of any node aligns the class under a strict policy."""
+        """Return whether any node's kubelet aligns tasks of the class under a strict policy."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             state is not None and state[0].alignment.is_strict and state[0].relevant_needs(needs)
@@ -204,7 +204,7 @@ class NumaAware(Rule):
         return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); equal CPUs and GPUs per NUMA node give equal numbers."""
+        """Number the running tasks (V,); tasks with equal usage per NUMA node get equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, states = running_tasks(problem), problem.derived(_find_numa_states)
@@ -274,9 +274,9 @@ def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
     """Return the CPUs and GPUs per NUMA node of each task, by task key.
 
-    The assignment is that of the kubelet. If the kubelet would reject a task with the policy
-    `single-numa-node`, any assignment of all tasks is returned. The result is empty if none is
-    found.
+    The assignment is the one that the kubelet makes. If the kubelet would reject a task with the
+    policy `single-numa-node`, any assignment of all tasks is returned. The result is empty if no
+    assignment is found.
     """
     found: dict[str, list[Part]] = {}
     left = free
@@ -318,7 +318,7 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"
-"""(variable, number) pairs: the number of CPUs or GPUs per unit of the variable."""
+"""(variable, amount) pairs: the number of CPUs or GPUs that one unit of the variable adds."""
 
 
 def _choose_cells(
@@ -356,8 +356,8 @@ def _split_requests(
 ) -> None:
     """Add constraints that split the requests for a set of NUMA nodes among these nodes.
 
-    The constraints keep each NUMA node within its idle CPUs and GPUs. `goes` contains the variable
-    of each group of victims, its number of victims, and what one victim releases. See
+    The constraints keep each NUMA node within its idle CPUs and GPUs. `goes` contains, for each
+    group of victims, its variable, its number of victims, and what one victim releases. See
     models/formulation/victims.md.
     """
     for r, idle in enumerate(free):
@@ -389,9 +389,9 @@ def _split_requests(
 class _NumaUsage(Greedy):
     """Tracks idle CPUs and GPUs of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    `_free` contains what is idle now, and `_later` what is idle once terminating pods have ended. A
-    nominated task that does not fit yet gets NUMA nodes by `_later` and is subtracted from both. If
-    `rule` is None, no nodes are scored.
+    `_free` contains the CPUs and GPUs that are idle now, and `_later` those that are idle after
+    terminating pods have ended. A nominated task that does not fit yet gets NUMA nodes from
+    `_later`, and is subtracted from both. If `rule` is None, no nodes are scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
@@ -476,7 +476,7 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the nodes (N,) that fit a task, and how many NUMA nodes (N,) it would use there.
+        """Return the mask (N,) of nodes that fit a task, and the number (N,) of used NUMA nodes.
 
         The number is 0 on nodes without a NUMA layout.
         """

@@ -31,7 +31,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle CPUs and GPUs without those in `parts`, or with them if `sign` is -1."""
+        """Return the idle amounts minus those in `parts`, or plus those if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -74,7 +74,7 @@ class Option(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """The cells that provide both CPUs and GPUs, or all if only one of them is requested."""
+        """The cells that provide both CPUs and GPUs; all cells if only one of them is requested."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
@@ -94,9 +94,9 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
-    For each resource, a set has as few cells as could satisfy the request on an empty node. The
-    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set
-    contains all cells.
+    For each resource, a set has only as many cells as the request needs on an empty node. The cells
+    for CPUs and the cells for GPUs must overlap. Without a strict policy, the only set contains all
+    cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest sets of cells with `number` units of a resource.
+    """Return the smallest sets of cells that provide `number` units of a resource.
 
     The policy `single-numa-node` allows only single cells.
     """
@@ -178,7 +178,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return the idle CPUs and GPUs that requests take from any cells, even if they lack some."""
+    """Return the CPUs and GPUs that requests take from any cells, at most the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -200,8 +200,8 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
         return False
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
         return pack_single(ordered, tuple(zip(*free, strict=True)), set()) is not None
-    # By Hall's theorem, requests for sets of cells fit if and only if each set's capacity covers
-    # the requests for all its subsets.
+    # By Hall's theorem, the requests fit if and only if the capacity of each set of cells covers
+    # the requests for the set and for all its subsets.
     sets = range(1 << len(free.cpus))
     cpus = tuple(total(free.cpus, cells) for cells in sets)
     gpus = tuple(total(free.gpus, cells) for cells in sets)
@@ -216,7 +216,8 @@ def pack_single(
     """Return the cell of each request, or None if the requests do not fit into single cells.
 
     `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains the states in which
-    the search is known to fail; cells are interchangeable, so a state contains sorted capacities.
+    the search is known to fail; a state contains the capacities in sorted order, because cells are
+    interchangeable.
     """
     if not needs:
         return []
@@ -237,7 +238,7 @@ def pack_single(
 
 
 _SubsetCapacity = tuple[int, ...]
-"""The capacity of each set of cells, by bit mask, minus the requests for subsets of the set."""
+"""The capacity of each set of cells, minus the requests for subsets of the set, by bit mask."""
 
 
 def _pack_sets(
@@ -247,10 +248,10 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """Return whether the requests from index `at[0]` on fit.
+    """Return whether the requests fit, from index `at[0]` on.
 
-    The request at `at[0]` tries only its options from index `at[1]` on, so equal requests use
-    options in ascending order.
+    The request at `at[0]` tries only its options from index `at[1]` on, so that equal requests use
+    their options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -284,12 +285,11 @@ def _pack_sets(
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
-    Resources that the agent of the node reports for a pod are used while the pod exists and idle
-    afterwards.
-    Reported usage that belongs to no reported pod is attributed to the other residents, oldest
-    first; their cells are known only from the plan that bound them. A resident that requests more
-    than is left of this usage has started after the report. Such a resident uses what was planned
-    when it was bound or, without a plan, what the kubelet would assign.
+    Resources that the agent of the node reports for a pod are in use while the pod exists and idle
+    afterwards. Reported usage that belongs to no reported pod is attributed to the other residents,
+    oldest first; only the plan that bound a resident states its cells. A resident that requests
+    more than remains of this usage has started after the report. Such a resident uses the cells
+    that were planned when it was bound or, without a plan, the cells that the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -299,7 +299,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     place = {cell.number: at for at, cell in enumerate(cells)}
     by_uid = {task.uid: task for task in node.residents if task.uid}
     by_key = {task.key: task for task in node.residents}
-    # For each report in `numa.holds`, the resident that it describes, or None.
+    # For each report in `numa.holds`, the resident that the report describes, or None.
     matched = [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
     found: dict[str, list[Part]] = {}
     for hold, task in zip(numa.holds, matched, strict=True):
@@ -328,7 +328,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield each resident with requests that the agent has not reported yet, and these requests."""
+    """Yield each resident that has requests not reported by the agent yet, with these requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]

@@ -1,4 +1,4 @@
-"""Reserve CPU and memory for idle devices, so that tasks can use the devices later.
+"""Reserve CPU and memory for idle devices, so that later tasks can use the devices.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -33,7 +33,7 @@ SECONDARY = (CPU, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class KeptPerDevice:
-    """CPU and memory, in base units, to reserve per idle device of a type."""
+    """The CPU and memory to reserve per idle device of a type, in base units."""
 
     device: str
     cpu_m: int
@@ -55,7 +55,7 @@ class Proportions(Rule):
     proportions: tuple[KeptPerDevice, ...] = ()
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the rule on each node, as if its tasks were placed in the most favourable order."""
+        """Check the rule on each node; the tasks are assumed to be placed in the best order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             offers = node.offers
@@ -86,7 +86,7 @@ class Proportions(Rule):
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints that leave resources for the idle devices of each node.
+        """Add constraints that leave CPU and memory for the idle devices of each node.
 
         Per node, device type and resource, Σ request · u − Σ max(kept · devices − request, 0) · u ≤
         slack (see `_Slack`). The first sum is over task classes without devices, the second over
@@ -101,7 +101,8 @@ class Proportions(Rule):
         active, exempt = self._active_proportions(problem), self._exempt(problem)
         if not active:
             return
-        # (N,) variable that is 1 if tasks without devices are placed on the node; -1 without one.
+        # (N,) variable that is 1 if tasks without devices are placed on the node; -1 if there is
+        # none.
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~exempt[:, None]
         most = int(problem.classes.num_pending.sum())
@@ -114,7 +115,7 @@ class Proportions(Rule):
             bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
             for resource in SECONDARY:
                 _, _, slack, change = _Slack.from_problem(problem, proportion, resource)
-                # (C,) change of the slack by one task of each class, in the most favourable order.
+                # (C,) change of the slack per task of each class, in the most favourable order.
                 change = np.where(exempt, np.maximum(change, 0), change)
                 for n in bound:
                     placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
@@ -172,7 +173,7 @@ class _Slack(NamedTuple):
 
 @dataclass(eq=False)
 class _SlackState(Greedy):
-    """Tracks the slack of nodes while tasks are placed.
+    """Tracks the slack of each node while tasks are placed.
 
     `_exempt` (C,) is the mask of task classes that request a device.
     """

@@ -1,1 +1,1 @@
-"""Victims: which pods may be evicted or moved, for which gangs, and which evictions are needed."""
+"""Victims: which pods may be evicted or moved, for which gangs, and which victims are needed."""
