@@ -363,7 +363,7 @@ def snapshot(
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds. Waiting times are computed as of this time.
+        Time of the snapshot in epoch milliseconds. Waiting times are measured up to this time.
 
     Raises
     ------

@@ -1,19 +1,20 @@
-"""Schemas of PriorityClasses and custom resources; the latter are the manifests in `deploy/crds`.
+"""OpenAPI schemas of PriorityClasses, and of the custom resources in `deploy/crds`.
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
-clients can therefore decode every object that this project stores. The schemas differ from Volcano
-as follows:
+clients can therefore decode every object that this project stores. The schemas differ from those of
+Volcano as follows:
 - The schema sets the default of `reclaimable`; in Volcano a webhook sets it.
 - An empty state or phase is accepted.
 - `kubectl get` prints more columns.
 - The event `JobUnknown` is accepted as another name for `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
-- `status.evictions` counts the restarts after evictions; these restarts use no retries.
+- `status.evictions` counts the restarts after evictions; these restarts do not count towards
+  `maxRetry`.
 - `status.deletions` lists deleted pods for which the timeout of a lifecycle policy has not expired.
-- No field of a pod template is pruned.
-- Durations must match a pattern. A duration that Go cannot parse would break every Go client that
-  watches jobs.
+- Unknown fields of a pod template are preserved.
+- Durations must match a pattern, because a duration that Go cannot parse would break every Go
+  client that watches jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ PRIORITY_CLASS_SCHEMA: Final = whole_object(
     "A name for a priority.",
     ("value",),
     value=integer("The priority; pods with a higher priority are scheduled first."),
-    globalDefault=boolean("Whether this is the class of pods that name none."),
+    globalDefault=boolean("Whether pods that name no PriorityClass belong to this class."),
     description=text("When to use this class."),
     preemptionPolicy=text(
         "Whether pods of this class may preempt pods with a lower priority.",

@@ -108,8 +108,7 @@ class Fields:
     Each method returns the value of the field `name`, or raises KeyError if the schema has no such
     field. A null or absent field takes the default value in the schema. A value that does not match
     the schema adds an error to `errors` and is treated as absent; the other fields are still
-    parsed. Lengths and patterns are not checked: the API server checks them, and an object with an
-    invalid name can still be looked up.
+    parsed. Lengths and patterns are not checked, because the API server checks them.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -347,7 +346,7 @@ class LabelCondition:
 class LabelSelector:
     """A label selector: an object matches if it has all labels and meets all conditions.
 
-    A selector without labels and conditions matches every object.
+    A selector that has neither labels nor conditions matches every object.
     """
 
     match_labels: Mapping[str, str] = field(default_factory=dict)

@@ -109,7 +109,7 @@ NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
 
 
 def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> str:
-    """Return the first non-empty annotation among `keys`, in the order of `keys`; else empty."""
+    """Return the first annotation in `keys` that is not empty, or "" if there is none."""
     return next((annotations[key] for key in keys if annotations.get(key)), "")
 
 
@@ -164,7 +164,7 @@ def format_joined(uid: str, queue: str) -> str:
 
 
 def parse_joined(text: object) -> str | None:
-    """Return the `format_joined` string in a pod's submitter annotation, or None if it has none.
+    """Return the result of `format_joined` in a pod's submitter annotation, or None if absent.
 
     The string is empty for a pod that was created before its PodGroup.
     """

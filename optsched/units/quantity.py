@@ -26,7 +26,7 @@ MAX_BASE: Final = 2**63 - 1
 """The largest representable amount: the int64 maximum, which Go, NumPy and CP-SAT share."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount of a resource on a node or in a pod; the sum of 2,000 of them fits int64."""
+"""The largest amount accepted on a node or in a pod; a sum of 2,000 such amounts fits in int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
 """Maximum number of GPUs per node, which limits the memory that GPU allocation needs."""

@@ -114,7 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Host name labels are unique, so labels of removed nodes would accumulate.
+                # Each node has its own host name label, so empty entries would accumulate.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)

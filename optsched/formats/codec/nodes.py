@@ -101,7 +101,7 @@ def offered_amounts(status: Fields, name: str) -> Amounts:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Pod annotation in snapshot dumps: the pod's images, because dumped containers name none."""
+"""Pod annotation in snapshot dumps: the pod's images, which dumped containers do not name."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"
@@ -145,7 +145,7 @@ def read_local_data(meta: ObjectMeta, status: object) -> Store:
 
 
 def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a node's annotation for the data sets that its labels do not name."""
+    """Return the node annotation that lists the data sets without a node label."""
     prefix = wellknown.DATASET_LABEL_PREFIX
     left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
     return {wellknown.DATASETS: ",".join(left)} if left else {}

@@ -192,7 +192,7 @@ def _allocations(
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
-    """Return a Numatopology `spec` for NUMA cells; the CPU and GPU numbers are invented."""
+    """Return a Numatopology `spec` for NUMA cells; the CPU and GPU numbers are placeholders."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds: list[dict[str, Any]] = []
@@ -233,7 +233,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """A generator of consecutive, invented CPU or GPU numbers for a Numatopology."""
+    """A generator of consecutive placeholder CPU or GPU numbers for a Numatopology."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
@@ -297,7 +297,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA requests of a pod that is not Guaranteed and has one container: its GPUs."""
+    """Return the NUMA request of a one-container pod that is not Guaranteed: only its GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
@@ -310,7 +310,7 @@ def needs_text(needs: Sequence[NumaNeed]) -> str:
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return a pod's NUMA allocation; if it exceeds the request, drop it and add a remark.
+    """Return a pod's NUMA allocation; if it exceeds the request, drop it and report an error.
 
     The check is necessary because the pod's user may have written the annotation.
     """

@@ -87,7 +87,7 @@ def gang_of_group(
 ) -> tuple[Gang, tuple[FieldError, ...]]:
     """Return the gang of a PodGroup with its pods, and field errors that do not block the gang.
 
-    If the PodGroup has invalid fields, the gang has a problem.
+    If the PodGroup has invalid fields, `Gang.problem` names them.
     """
     value = priorities.value_of(group.priority_class)
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
@@ -225,7 +225,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """Return the gang of pods whose PodGroup does not exist.
 
-    The gang has no problem if all its pods are terminating or have finished, because a finished job
+    `Gang.problem` is None if all pods are terminating or have finished, because a finished job
     deletes its PodGroup.
     """
     members = tuple(sorted(tasks, key=lambda task: task.order))
@@ -282,19 +282,19 @@ def implicit_gang(task: Task, queue: str, priority: int, annotations: Mapping[st
 # --- shuffle times --------------------------------------------------------------------------------
 
 MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept.
+"""Maximum number of plugins for which `ShuffleTimes.written` keeps a time.
 
-Tenants may write shuffle annotations with any number of plugin names.
+Tenants may write annotations `optsched.io/shuffled-by-` with any number of plugin names.
 """
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
-    """Return the PodGroup annotation that records when a plugin evicts pods of the group."""
+    """Return the PodGroup annotation that records when (`now_ms`) a plugin moves the pods."""
     return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """Read each plugin's last shuffle time from PodGroup annotations; ignore invalid times."""
+    """Read from PodGroup annotations when each plugin last moved pods; ignore invalid times."""
     found: dict[str, int] = {}
     for each in annotations:
         for key, text in each.items():

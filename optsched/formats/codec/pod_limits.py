@@ -138,9 +138,9 @@ def parse_budget(
 ) -> tuple[Budget | None, tuple[FieldError, ...]]:
     """Parse a PodDisruptionBudget; return it (None if it has no name) and all field errors.
 
-    A budget without a status allows no disruption, as in the eviction API. If
-    `yields_to_guarantees` is False, evictions for a queue guarantee override the budget only if an
-    annotation in a snapshot dump allows it.
+    A budget without a status allows no disruption, as in the eviction API. Evictions for a queue
+    guarantee override the budget if `yields_to_guarantees` is True, or if the budget has the
+    annotation `YIELDS_TO_GUARANTEES` of a snapshot dump.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -341,7 +341,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
     for node in sorted(devices.in_flux):
-        # The slice states that its pool has two slices. Only one exists, so the pool is incomplete.
+        # The pool counts as incomplete, because this slice is one of two and the other is missing.
         pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
         nodes = {"nodeName": node} if node else {"allNodes": True}
         spec = {"driver": "optsched.io", "pool": pool, **nodes, "devices": []}
@@ -542,6 +542,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in created:
-            # A status that lists the name without a claim states that no claim is needed.
+            # If the pod's status lists this name without a claim, the pod needs no claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

@@ -42,10 +42,10 @@ def with_label_keys(
 ) -> LabelSelector | None:
     """Return a selector that also compares the given label keys with the pod's own label values.
 
-    `matchLabelKeys` add requirements with the operator In, `mismatchLabelKeys` with NotIn. Label
-    keys that the pod lacks are ignored. A missing selector remains missing. Requirements that the
-    API server has already merged are not added again. Upstream: pkg/registry/core/pod/strategy.go
-    and the PodTopologySpread plugin.
+    The field `matchLabelKeys` adds requirements with the operator In, `mismatchLabelKeys` with
+    NotIn. Label keys that the pod lacks are ignored. A missing selector remains missing.
+    Requirements that the API server has already merged are not added again. Upstream:
+    pkg/registry/core/pod/strategy.go and the PodTopologySpread plugin.
     """
     if selector is None:
         return None

@@ -318,8 +318,8 @@ def assemble(
     options
         The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. None selects the time that a dump records, and
-        without a dump the latest creation time.
+        Time of the snapshot in ms since 1970. If it is None, the time in the dump or, without a
+        dump, the latest creation time of an object is used.
     where
         `file:line` of each object, for error messages.
 

@@ -263,7 +263,7 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return a gang's tasks without the pods that may not join it; report those as flaws.
+        """Return a gang's tasks; omit and report the pods that may not join the gang.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         a pod and its PodGroup at the same time, neither admission review sees the other user's

@@ -100,8 +100,8 @@ def read_instance(
     options
         Options that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. None selects the time that a dump records, and
-        without a dump the latest creation time.
+        Time of the snapshot in ms since 1970. If it is None, the time in the dump or, without a
+        dump, the latest creation time of an object is used.
     progress
         A callback that receives the number of characters read so far, and the total number.
     preview
@@ -179,8 +179,8 @@ def files_of(path: Path) -> list[Path]:
 def list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, sorted by path.
 
-    Raises InstanceError if a folder cannot be read; otherwise its files would be missing without
-    notice. Symbolic links to folders are not followed.
+    Raises InstanceError if a folder cannot be read; otherwise its files would be omitted silently.
+    Symbolic links to folders are not followed.
     """
     found = []
     for parent, _, names in os.walk(folder, onerror=_refuse):

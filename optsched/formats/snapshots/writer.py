@@ -2,7 +2,7 @@
 
 A value that has an API field is written to the field. Annotations (see `codec.annotations`) hold
 all other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
-other fields that no scheduler reads are invented.
+other fields that no scheduler reads get placeholder values.
 """
 
 from __future__ import annotations
@@ -381,7 +381,8 @@ def _candidate_volume_objects(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # If a class provisions but a claim must not, the claim gets a reserved volume.
+        # A claim that must not be provisioned gets a reserved volume if its class can provision
+        # one.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():

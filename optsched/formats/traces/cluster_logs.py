@@ -227,9 +227,9 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes for the replay. If it is None, nodes with eight GPUs each are generated from the
-        first day in `cluster_gpu_number.csv` in the same folder, and the deserved share of a queue
-        is the number of GPUs of its virtual cluster on that day.
+        The nodes for the replay. If `nodes` is None, nodes with eight GPUs each are generated from
+        the first day in `cluster_gpu_number.csv` in the same folder, and the deserved share of a
+        queue is the number of GPUs of its virtual cluster on that day.
 
     Raises
     ------

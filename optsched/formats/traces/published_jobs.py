@@ -307,7 +307,7 @@ def require_nodes(
 ) -> Sequence[Node]:
     """Return the nodes if there are any; otherwise raise InstanceError.
 
-    The error message states that the file needs `wanted`.
+    `wanted` describes what the file must contain, for the error message.
     """
     if nodes:
         return nodes

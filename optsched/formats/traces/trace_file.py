@@ -284,7 +284,7 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
 def _event(fields: Fields, number: int) -> NodeEvent:
     at_ms, node = fields.duration_ms("at"), _nonempty_text(fields, "node")
     change = _nonempty_text(fields, "change")
-    turn = NodeChange(change) if change else NodeChange.DOWN  # An invalid change has been reported.
+    turn = NodeChange(change) if change else NodeChange.DOWN  # `fields` reports an invalid one.
     return NodeEvent(at_ms or 0, node, turn, where=f"nodeEvents[{number}]")
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals) -> I64:
-    """Return the classes (T,) of the first pods, which together request up to all GPUs."""
+    """Return the classes (T,) of the pods that arrive before the GPU demand exceeds all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand <= workload.total_milli]
 
@@ -210,7 +210,7 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Return the overcommitted devices of a node, and whether its CPU or memory is too."""
+        """Return a node's overcommitted devices, and whether its CPU or memory is overcommitted."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
@@ -244,7 +244,7 @@ PLAN_SECONDS: Final = 60.0
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods drawn for a rehearsal, in multiples of the mean number that requests all GPUs."""
+"""Number of pods in a rehearsal, divided by the mean number that together request all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

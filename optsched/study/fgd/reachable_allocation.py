@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 BATCHES: Final = (1, 10, 100, 1000)
-"""Numbers of pods per batch in the published experiment."""
+"""Batch sizes in the published experiment, in pods."""
 
 
 class WrongPlan(AssertionError):

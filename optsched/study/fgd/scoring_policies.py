@@ -56,7 +56,7 @@ class States:
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """Return whether (S, K) one more pod of each class fits on each node."""
+    """Return a mask (S, K): whether one more pod of each class fits on each node."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -105,7 +105,7 @@ class Fragments:
     number: I64
     size: I64  # Index (M,) in `milli` of each class's request per GPU.
     milli: I64  # Distinct requests (Z,) per GPU, in thousandths.
-    reach: Bool  # Whether (M, Y) each class may run on each GPU model.
+    reach: Bool  # Mask (M, Y): whether a class may run on a GPU model.
     # Per class without GPUs (C,): fraction of all pods, and CPU request.
     idle_share: F64
     idle_cpu_m: I64

@@ -111,14 +111,14 @@ def read_workload(
     ), problems
 
 
-_Request = tuple[int, int, int, str, int]  # milli-CPU, thousandths per GPU, GPUs, models, MiB.
+_Request = tuple[int, int, int, str, int]  # milli-CPU, milli per GPU, GPUs, models, MiB.
 
 
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """Return the most frequent requests, ignoring memory, of `POPULAR` percent of the pods.
+    """Return the most frequent requests, which cover `POPULAR` percent of the pods.
 
-    Each request is returned with its number of pods. The requests are sorted by descending number
-    of pods, then by descending request.
+    Requests that differ only in memory count as equal. Each request is returned with its number of
+    pods. The requests are sorted by descending number of pods, then by descending request.
     """
     number_of = Counter(request[:4] for request in pod_requests)
     wanted, found = POPULAR * number_of.total() / 100, 0

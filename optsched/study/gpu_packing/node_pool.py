@@ -38,7 +38,7 @@ class Requests:
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # Whether (K, Y) each class may run on each GPU model.
+    reach: Bool  # Mask (K, Y): whether a class may run on a GPU model.
 
     @property
     def worth(self) -> I64:
@@ -47,7 +47,7 @@ class Requests:
 
     @property
     def is_share(self) -> Bool:
-        """Whether (K,) each class requests a GPU share."""
+        """The mask (K,) of the classes that request a GPU share."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
 
@@ -57,7 +57,7 @@ class Pool(Requests):
     """Pods by class, and the nodes on which the pods may be placed."""
 
     supply: I64  # Number (K,) of pods of each class.
-    must: Bool  # Whether (K,) all pods of each class must be placed.
+    must: Bool  # Mask (K,) of the classes whose pods must all be placed.
     nodes: Nodes
 
     @property

@@ -221,7 +221,7 @@ class Program:
         return LinearSolution(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: LinearSolution) -> float:
-        """Return the dual bound in thousandths of a GPU; it covers rounding errors of prices."""
+        """Return the dual bound in thousandths of a GPU, valid even if the prices are rounded."""
         numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)

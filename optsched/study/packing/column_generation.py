@@ -92,7 +92,7 @@ def fewest_columns(
     number
         Number (K,) of items of each type that must be covered.
     is_exact
-        Whether (K,) exactly `number` items of each type must be covered, not more.
+        Mask (K,) of the item types of which exactly `number` items must be covered, not more.
     between
         Minimum and maximum number of bins; the minimum must be a proved lower bound.
     work
@@ -273,8 +273,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of returned columns, as a fraction of the sum of all uses. The maximum is
-            at least the number of columns that are used at least once.
+            Maximum number of returned columns, as a fraction of the sum of all uses. This maximum
+            is never below the number of columns with at least one use.
 
         """
         at = np.flatnonzero(uses > TOLERANCE)

@@ -44,11 +44,11 @@ class Items:
 
     @property
     def is_rigid(self) -> Bool:
-        """Whether (K,) items of each type have a negative size, which frees capacity in a bin."""
+        """The mask (K,) of item types with a negative size, which frees capacity in a bin."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return whether (B,) each bin (B, K) respects the capacity."""
+        """Return the mask (B,) of the bins (B, K) that respect the capacity."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property

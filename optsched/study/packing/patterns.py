@@ -153,7 +153,7 @@ class PricedBins:
 
     bins: I64  # Bins (B, K) with a total price above the threshold, best first.
     most: int  # Upper bound on the total price of any bin.
-    # Whether the search was complete. `most` is then the total price of the best bin, or the
+    # Whether the search was complete. If so, `most` is the total price of the best bin, or the
     # threshold if no bin exceeds the threshold.
     is_exact: bool
 

@@ -60,7 +60,8 @@ class Instance:
     # on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    # Cost per moved process of the service that has the most moved processes.
+    # Weight of the service move cost, which is the largest number of moved processes of any
+    # service.
     service_weight: float
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Whether (S,) services have dependencies or dependents, or must use several locations."""
+        """Mask (S,) of the services with dependencies, dependents or several required locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -161,7 +162,6 @@ def _numbered(names: Sequence[int]) -> I64:
 
 
 def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, ...]:
-    """Return for each of `number` services the sorted services that follow it in a pair."""
     found: list[set[int]] = [set() for _ in range(number)]
     for service, other in pairs:
         found[service].add(other)
@@ -185,7 +185,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return for each of K services the largest number of moved processes of another service.
+        """For each of K services, return the maximum of `number` over all other services.
 
         `moved` (K,) is the number of moved processes of each of the K services.
         """
@@ -263,7 +263,6 @@ class AssignmentState:
         return delta
 
     def _may_shift(self, processes: I64, current: I64) -> Bool:
-        """Return whether (K, M) each process may move from `current` (K,) to each machine."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])
@@ -315,7 +314,7 @@ class AssignmentState:
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Return whether (K,) process k may swap machines with process k of `others`, for each k.
+        """Return a mask (K,): whether process k may swap machines with process k of `others`.
 
         Only two constraints are checked: capacity, and that no two processes of a service share a
         machine. `swap` checks the other constraints.

@@ -106,7 +106,7 @@ def _top(instance: Instance) -> float:
 
 
 def _possible(instance: Instance) -> Bool:
-    """Return whether (P, M) each process fits on each machine if it runs there alone."""
+    """Return a mask (P, M): whether a process fits on a machine if it runs there alone."""
     is_within = instance.request[:, :, None] <= instance.capacity[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True

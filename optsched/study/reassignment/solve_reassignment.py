@@ -369,8 +369,8 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # On equal cost, keep the smaller assignment, so that the order of messages does not affect
-        # the result.
+        # On equal cost, keep the lexicographically smaller assignment, so that the order of
+        # messages does not affect the result.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)

@@ -35,8 +35,8 @@ _GAP_RIGHT, _GAP_BOTTOM = svg.WIDTH - 24.0, 190.0
 MOST_STEPS: Final = 200
 _CDF_COLUMNS: Final = ("mean", "p50", "p90", "p95", "p99", "most")
 _MISSING: Final = (
-    "A curve ends at the fraction of gangs whose time is known; the 100 % include gangs whose time "
-    "is not known."
+    "A curve ends at the fraction of gangs whose time is known; 100 % means all gangs, including "
+    "those whose time is not known."
 )
 
 

@@ -199,7 +199,7 @@ def _amounts_table(
 _PERCENTILES: Final = ("mean", "p50", "p95", "p99")
 _SPREADS: Final = (
     ("completion time", "jct_s", "end − arrival, for gangs that finished"),
-    ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum of pods"),
+    ("queueing delay", "queueing_s", "time from a gang's arrival to its first start"),
     ("session", "session_s", "wall time of a session"),
 )
 _PARTS: Final = (

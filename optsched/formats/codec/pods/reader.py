@@ -144,7 +144,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # All other references to `TaskShape` objects are weak, so finished jobs use no memory.
+        # Only this deque holds strong references to `TaskShape` objects that no task uses.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -266,7 +266,6 @@ class PodDecoder:
     def _with_claims(
         self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
     ) -> TaskShape:
-        """Add ResourceClaims to a `TaskShape`; for a bound pod, only what its queue is charged."""
         book, counted = self.book, [shape.request]
         by_key: list[str] = []
         by_request: list[DeviceClaimRequest] = []
