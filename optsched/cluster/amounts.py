@@ -51,8 +51,8 @@ class Usage:
     Attributes
     ----------
     seconds
-        (resource, usage) pairs, sorted by resource name. A usage is the decayed integral of the
-        held amount over time, in base units times seconds.
+        (resource, usage) pairs, sorted by resource name. The usage of a resource is the decayed
+        integral of the amount that the queue holds, in base units times seconds.
     at_ms
         Time up to which `seconds` counts the usage, in epoch milliseconds.
     """
@@ -61,7 +61,7 @@ class Usage:
     at_ms: int = 0
 
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
-        """Return the usage at `now_ms` if the queue holds the amounts `held` from `at_ms` on.
+        """Return the usage at `now_ms` if the queue holds the amounts `held` since `at_ms`.
 
         `held` maps resources to base units. If `now_ms` is before `at_ms`, the usage does not
         change. Raises ValueError unless the half-life is positive.

@@ -16,7 +16,7 @@ class RecentCache(Generic[K, V]):
     """A cache that keeps each value for at least `size` additions after the value was last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """`count_used` returns how many values are in use; at least that many values are kept."""
+        """`count_used` returns how many values are in use; the cache keeps at least that many."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -62,7 +62,7 @@ class SharedObjects(Generic[V]):
     """Builds one shared object per argument tuple, which is dropped once no caller uses it."""
 
     def __init__(self, make: Callable[..., V]) -> None:
-        """`make` builds the object for an argument tuple."""
+        """`make` is called with the arguments and returns the object to share."""
         self._make = make
         self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
 

@@ -125,7 +125,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """A recursive descent parser with one method per precedence level."""
+    """A recursive descent parser for CEL, with one method per level of operator precedence."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens

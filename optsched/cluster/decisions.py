@@ -122,7 +122,7 @@ _MOST_NAMED: Final = 3
 """Maximum number of unproved levels that `Certificate.verdict` names."""
 
 PPM = 1_000_000
-"""Parts per million: a share of `PPM` is the whole cluster."""
+"""Shares are in parts per million (ppm): the share `PPM` is the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,8 @@ class Progress:
         if no bound is known.
     turn
         Number of the solve in the session, starting at 1. A session that evicts pods for a gang has
-        several solves. `turn` is 0 for a short search, whose progress is not recorded.
+        several solves. The number is 0 for a preliminary shorter search, whose progress is not
+        recorded.
     """
 
     level: str
@@ -263,9 +264,9 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether the value or bound of a level has changed since its last progress.
+    """Return whether a level's value or bound differs from that of its previous progress entry.
 
-    The last progress is the latest one in `history` of the same solve and level.
+    The previous entry is the latest one in `history` for the same solve and level.
     """
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)
@@ -295,10 +296,10 @@ class Incumbent:
 class SolveStatus(StrEnum):
     """Whether and why a solve has ended.
 
-    `COMPLETE` means that every level is optimal or within the requested gap. `LIMIT` means that a
-    limit on time or work, or a limitation of the engines, ended the solve earlier. `INTERRUPTED`
-    means that a user stopped the solve. `RUNNING` means that the solve was still running when its
-    status was last written.
+    `COMPLETE` means that every level is optimal or within the requested gap. `LIMIT` means that the
+    solve ended earlier, because of a limit on time or work or a limitation of the engines.
+    `INTERRUPTED` means that a user stopped the solve. `RUNNING` means that the solve was still
+    running when its status was last written.
     """
 
     COMPLETE = "complete"

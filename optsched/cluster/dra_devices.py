@@ -46,13 +46,14 @@ times the number of requests.
 """
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names with which queues limit the devices of a DeviceClass. If a
-queue limits a capacity of the devices, the name of the capacity and a dot precede this prefix.
+"""Prefix of the resource names with which queues limit the devices of a DeviceClass. A limit on a
+capacity of these devices has a resource name that starts with the capacity's name and a dot,
+followed by this prefix.
 """
 
 
 def is_class_quota(resource: str) -> bool:
-    """Return whether a resource name is a queue's quota on the devices of a DeviceClass."""
+    """Return whether a resource name in a queue's limits refers to the devices of a DeviceClass."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
@@ -77,7 +78,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """The attributes of a task that uses ResourceClaims."""
+    """A task that uses ResourceClaims: the attributes that this module reads."""
 
     @property
     def key(self) -> str:
@@ -101,8 +102,8 @@ class PooledDevice:
     attributes
         Device attributes as (domain/name, value) pairs, sorted by name.
     capacity
-        Device capacities as (domain/name, quantity) pairs, sorted by name. A quantity is the text
-        in the ResourceSlice.
+        Device capacities as (domain/name, quantity) pairs, sorted by name. Each quantity is the
+        text of the ResourceSlice, such as `80Gi`.
     problem
         The reason why the device is never allocated; empty if the device can be allocated.
     taints
@@ -176,8 +177,8 @@ class DeviceNeed:
         Whether the request is for all matching devices of a node (at least one); `number` is then
         ignored.
     capacity
-        Minimum capacity of each device as (name, quantity) pairs. A quantity is the text in the
-        claim.
+        Minimum capacity of each device as (name, quantity) pairs. Each quantity is the text of the
+        claim, such as `40Gi`.
     tolerations
         Tolerations of the request for device taints.
     alternatives
@@ -207,7 +208,7 @@ class DeviceNeed:
 
 
 class DeviceConstraint(NamedTuple):
-    """A constraint that an attribute has equal or distinct values on all devices of a claim.
+    """A constraint that all devices of a claim have equal (or distinct) values of an attribute.
 
     Attributes
     ----------
@@ -252,7 +253,7 @@ class DeviceAllocation:
 
     @classmethod
     def on_node(cls, name: str, devices: tuple[tuple[str, DeviceId], ...]) -> DeviceAllocation:
-        """Return the allocation of devices on the node `name`, with a selector for this node."""
+        """Return the allocation of devices on the node `name`; its selector selects this node."""
         is_node = Requirement("metadata.name", Operator.IN, (name,))
         return cls(NodeSelector((NodeTerm(names=(is_node,)),)), devices)
 

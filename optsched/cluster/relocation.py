@@ -203,7 +203,7 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return the `MOVES` annotations that change if `actions` are executed, keyed by gang.
+    """Return the new values of the `MOVES` annotations that `actions` change, keyed by gang.
 
     A move is removed from the annotation once its replacement pod exists, because this pod is then
     nominated or bound.
@@ -256,7 +256,7 @@ class _Arrivals:
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Return the nodes of replacement pods by task key, and the moves that have such a pod."""
+        """Return the nodes of replacement pods by task key, and the moves with a replacement."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -266,7 +266,7 @@ class _Arrivals:
             waiting = self._waiting.get(recreator, [])
             gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
             if gang is not None and not _is_bare_pod(gang.key):
-                # The moves stay open until the gang runs its minimum or all replacements exist.
+                # Until the gang runs its minimum or all replacements exist, no move is matched.
                 num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
                 if num_ready < gang.min_member and len(waiting) < len(own_moves):
                     continue
@@ -386,7 +386,7 @@ def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
 
     A pod that a user deletes may run until its grace period ends, and the user chooses this period.
     The pod therefore counts until it has ended, as in a ResourceQuota. Pods that a scheduler
-    evicted do not count, because their capacity is meant for the preemptors.
+    evicted do not count, because the preemptors will use their capacity.
     """
     found = [
         task

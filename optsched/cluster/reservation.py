@@ -74,11 +74,11 @@ def binding_reservations(
 
     If the gang's queue is entitled to the reserved capacity (`CapacityReservation.entitled`), the
     gang may start before reservation i and must respect only the reservation's `entitlements`. The
-    result then contains ~i instead of i.
+    result then contains the bitwise complement `~i` instead of the index `i`.
 
     A gang of which some pods run, but fewer than its minimum, respects no reservation: the capacity
-    that it holds is useless until its minimum runs. A gang with nominated nodes respects none
-    either, because reservations exclude nominated capacity.
+    that it holds is useless until its minimum runs. A gang with nominated nodes does not respect
+    reservations either, because no reservation contains nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not reservations or not waiting or any(t.nominated_node for t in waiting):

@@ -99,8 +99,8 @@ def narrowest_labels(
     """Return labels for each selector such that each selected object has at least one of them.
 
     The labels are those of one requirement with the operator `In`. If a selector has several such
-    requirements, the function chooses the requirement whose most frequent label occurs least often
-    in all selectors. A selector without such a requirement gets no labels.
+    requirements, the function chooses the requirement whose most frequent label is rarest across
+    all selectors. A selector without such a requirement gets no labels.
     """
     named = [
         [
@@ -120,7 +120,7 @@ def narrowest_labels(
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """A conjunction over a node's labels and its name (`v1.NodeSelectorTerm`).
+    """A conjunction of requirements on a node's labels and name (`v1.NodeSelectorTerm`).
 
     A term without any requirement selects no node.
     """
@@ -142,7 +142,7 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """A disjunction of terms (`v1.NodeSelector`); without terms, it selects no node."""
+    """A disjunction of node terms (`v1.NodeSelector`); without any term, it selects no node."""
 
     terms: tuple[NodeTerm, ...] = ()
 

@@ -331,7 +331,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether the affinity names any node group; node groups in `limits` do not count."""
+        """Whether the affinity requires, prefers or excludes any node group."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -358,7 +358,8 @@ class Tolerance:
     def protected_amount(self, resource: str, due: int) -> int:
         """Return the amount of a resource that is protected from reclaim, in base units.
 
-        The protected amount is the deserved amount `due` plus the tolerance, or 0 if `due` is 0.
+        If the deserved amount `due` is 0, the result is 0; otherwise it is `due` plus the
+        tolerance.
         """
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 
@@ -484,7 +485,7 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim waits for a consumer and may compete with other claims for volumes."""
+        """Whether the claim is bound only after its pod has a node, and may compete for volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
@@ -516,8 +517,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may violate the budget. The administrator,
-        not the owner of the budget, decides whether it may.
+        Whether reclaim within a queue's guarantee may violate the budget. This is a setting of the
+        administrator, not of the budget's owner.
     """
 
     key: str
@@ -560,7 +561,7 @@ def are_identical(objects: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """Return `gang.derived(compute)` for each gang; faster than separate calls."""
+    """Return `gang.derived(compute)` for each gang, in less time than separate calls."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -634,7 +635,7 @@ class CapacityReservation:
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """A copy without reserved capacity, for a gang that only has to precede other gangs."""
+        """A copy without reserved capacity, which only makes its gang precede other gangs."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 
@@ -726,7 +727,7 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """How many tasks on a node use a volume, keyed by CSI driver, volume and node index.
+        """Number of tasks on a node that use a volume, keyed by CSI driver, volume and node index.
 
         Only nodes that limit the number of the driver's volumes are included.
         """

@@ -213,7 +213,7 @@ class TaskShape:
 
 
 class TaskStatus(StrEnum):
-    """The scheduling-relevant state of a task.
+    """The state of a task, as far as it matters for scheduling.
 
     An expected task reserves capacity on a node for the replacement of a moved pod until the pod's
     owner creates the replacement. The members are strings, because every session hashes the status
@@ -271,7 +271,7 @@ _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
 
 
 def requirements_of(shape: TaskShape) -> dict[str, list[Requirement]]:
-    """Return a task shape's label requirements, keyed by the attribute that holds their terms."""
+    """Return a task shape's label requirements, keyed by attribute of `TaskShape`."""
     node_terms: dict[str, Iterable[NodeTerm]] = {
         "node_affinity": shape.node_affinity.terms if shape.node_affinity is not None else (),
         "preferred_nodes": [term for _, term in shape.preferred_nodes],

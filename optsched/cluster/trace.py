@@ -103,7 +103,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """The error because of which an object was dropped from a trace.
+    """An error that caused an object to be dropped from a trace.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return an error in the fields of an arrival, or None."""
+    """Return an error about a field of an arrival, or None if all fields are valid."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -317,8 +317,8 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} on the empty cluster"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # At least `least` tasks must start, and the tasks with the smallest requests have the
-            # least demand.
+            # At least `least` tasks must start; their demand is least if they have the smallest
+            # requests.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):

@@ -91,7 +91,7 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return the volumes that a claim can get while each other claim still has a volume."""
+        """Return the volumes that a claim can get such that every other claim keeps some volume."""
         # `movable` holds the assigned volumes whose claims could get another volume instead.
         movable: set[str] = set()
         grows = True
@@ -130,7 +130,7 @@ class VolumeAssignment:
                 if holder is not None:
                     queue.append(holder)
                     continue
-                # The volume is not assigned, so it ends the augmenting path.
+                # The volume is unassigned, so the augmenting path ends at this volume.
                 assigned: str | None = volume
                 while assigned is not None:
                     changed = claim_on_path[assigned]

@@ -173,11 +173,11 @@ def commands(
             # A socket in a private folder needs no encryption. A port would be accessible to web
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # The advertised address cannot be a Unix socket. Only other etcd members would use this
-            # address.
+            # etcd cannot advertise a Unix socket. Only other members would use this address, and
+            # there are none.
             "advertise-client-urls": "http://localhost:2379",
-            # A single member must still listen for peers. The member listens on any port and trusts
-            # only its own certificate.
+            # Even a single member must listen for peers. It listens on an arbitrary free port and
+            # trusts only its own certificate.
             "listen-peer-urls": "https://127.0.0.1:0",
             "peer-cert-file": layout.pki / "server.crt",
             "peer-key-file": layout.pki / "server.key",

@@ -62,7 +62,7 @@ class Attempt:
     shuffled: tuple[Evict, ...] = ()
 
     def find_tiers(self, problem: Problem) -> Tiers:
-        """Return the tiers of gangs (G,); gangs whose reservation starts immediately come first."""
+        """Return each gang's tier (G,); gangs whose reservation starts immediately come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, solution: Solution) -> tuple[Action, ...]:

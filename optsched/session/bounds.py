@@ -77,7 +77,7 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # A maximised level that does not apply to the candidate has the value 0.
+            # A maximised level that does not apply to the candidate's problem has the value 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -130,7 +130,7 @@ class EvictionScope:
         return tuple(found)
 
     def _tighten(self, result: LevelResult, known: int | None) -> LevelResult:
-        """Return the result with the tighter of the bound `known` and the joint model's bound."""
+        """Return the result with the tighter of two bounds: `known` and the joint model's bound."""
         bounds = [b for b in (known, self._bound_of(result.name)) if b is not None]
         return with_bound(result, min(bounds) if result.sense is Sense.MAX else max(bounds))
 

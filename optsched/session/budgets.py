@@ -119,7 +119,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """Add to a reason, for each budget in `kept`, how many pods the budget protects."""
+    """Extend a reason's message by the number of pods that each budget in `kept` protects."""
     notes = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

@@ -115,7 +115,7 @@ def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:
-    """Merge two lists of level names in an order that agrees with both."""
+    """Merge two lists of level names into one; names keep their order from both lists."""
     merged: list[str] = []
     while names and others:
         if names[0] == others[0]:

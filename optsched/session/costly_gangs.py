@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
 Costs: TypeAlias = "dict[TaskShape | RelatedTerm, int]"
-"""Maps each task shape or term of a gang to its cost; if several gangs share it, it counts once."""
+"""Maps each task shape or term of a gang to its cost, which counts once for all gangs with it."""
 
 Costly: TypeAlias = "tuple[Gang, Costs]"
 Labels: TypeAlias = frozenset[tuple[str, str]]
@@ -40,13 +40,13 @@ MOST_OF_GANG: Final = 50_000
 """Maximum cost of a gang; no session considers a gang that costs more."""
 
 SELECTED_PER_COST: Final = 50
-"""Number of different pending pods that a term selects at a cost of 1."""
+"""Number of different pending pods that a term selects per unit of the term's cost."""
 
 TURN_MS: Final = 60_000
-"""Time in ms after which another gang of each namespace comes first."""
+"""Time in ms after which each namespace's order starts with another gang."""
 
 GANG_STEPS, SHAPE_STEPS, POD_STEPS, NODES_PER_STEP = 20, 25, 3, 100
-"""Steps of a session per pending gang, per different task shape and per pending pod.
+"""Estimated steps of a session per pending gang, per different task shape and per pending pod.
 
 Each task shape takes one further step per `NODES_PER_STEP` nodes.
 """
@@ -58,7 +58,7 @@ NUMBER_TURN_MS: Final = 5_000
 """Time in ms after which other gangs are considered if there are more than a session can place."""
 
 _STEP: Final = 7919
-"""Number of positions by which a namespace's first gang advances per turn; a prime number."""
+"""How many positions the first gang of a list advances in each turn; a prime number."""
 
 TOO_MANY: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -191,7 +191,7 @@ def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
 
 
 def _as_excess(gang: Gang) -> Gang:
-    """Return the gang with the reason `TOO_MANY`; if derived, it keeps its own derived values."""
+    """Return the gang with the reason `TOO_MANY` as its problem, so that it is not placed."""
     return replace(gang, problem=TOO_MANY)
 
 
@@ -212,7 +212,7 @@ def _rotate(sequence: Sequence[T], steps: int) -> list[T]:
 
 
 def _alternate(lines: Iterable[Iterable[T]]) -> Iterator[T]:
-    """Yield the first element of each line, then the second one of each line that has one."""
+    """Yield the first element of every line, then every second element, and so on."""
     remaining = deque(iter(line) for line in lines)
     while remaining:
         line = remaining.popleft()
@@ -255,8 +255,8 @@ def keep_reasons(
 ) -> Mapping[str, Reason]:
     """Return the pending reasons; a deferred gang keeps its earlier reason about capacity.
 
-    Thousands of gangs may be deferred in turn. If each turn changed their reasons, the scheduler
-    would write their statuses and events in each turn.
+    Sessions may defer thousands of gangs by turns. If each turn changed the reasons of these gangs,
+    the scheduler would write all their statuses and events again.
 
     Parameters
     ----------

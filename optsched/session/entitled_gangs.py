@@ -106,8 +106,8 @@ class _EntitledGangs:
     def _minimum_of(self, shape: int) -> I64:
         """Return an upper bound (R,) on what a gang class requests for its minimum number of tasks.
 
-        For a started gang, at least one task is counted. If tasks differ, the largest requests are
-        summed for each resource.
+        For a started gang, at least one task is counted. If the tasks differ, the largest requests
+        of each resource are summed.
         """
         if shape not in self._minimums:
             shapes = self._problem.shapes

@@ -78,7 +78,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """A trial's victims (indices on axis V), and the first reservation that they delay, or None."""
+    """The victims of a trial as indices on axis V, and the first reservation that they delay."""
 
     victims: I64
     delayed: int | None

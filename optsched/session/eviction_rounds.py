@@ -107,7 +107,7 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
 
 
 def _list_ways(actions: tuple[str, ...]) -> list[bool]:
-    """Return the methods to try, in order: True moves pods, and False evicts pods."""
+    """Return the methods to try, in order: True stands for moving pods, False for evicting."""
     if CONSOLIDATE not in actions:
         return [False]
     evicting = [i for i, action in enumerate(actions) if action in EVICTING]

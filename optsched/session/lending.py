@@ -453,7 +453,7 @@ def _count_loans(
 
 
 _RESOURCE_OF = {"milli-CPU": "cpu", "bytes of memory": "memory"}
-"""Maps units to resource names; a missing unit is itself a resource name."""
+"""Maps the units of levels to resource names; any other unit is itself a resource name."""
 
 
 class _Relaxation:

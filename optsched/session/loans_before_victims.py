@@ -136,7 +136,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
 def _with_users(
     actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return `keys`, and the keys of all gangs that use the capacity of these gangs' victims."""
+    """Return `keys` with the keys of all gangs that use capacity of these gangs' victims."""
     gangs: set[str] = set()
     found = set(keys)
     while found != gangs:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _PAUSE: Final = 9
-"""How long to pause after storing a partial result, as a multiple of the time that storing took.
+"""The pause after a partial result is stored, as a multiple of the time that storing it took.
 
 The pause limits storing to a tenth of a solve's time.
 """

@@ -42,7 +42,7 @@ class Watch(Protocol):
         """
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """Receive a better solution of search number `turn`.
+        """Receive a new incumbent (best solution so far) of search number `turn`.
 
-        `incumbent` computes the solution, which may take a while.
+        A call of `incumbent` computes the solution, which may take a while.
         """

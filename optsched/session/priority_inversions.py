@@ -1,8 +1,8 @@
 """Avoid plans that start a gang and preempt higher-priority pods in the same queue.
 
-Mathematics: models/formulation/victims.md, "Priority inversions". In the objective, to start a
-gang counts more than to avoid any number of victims. A lower-priority gang may therefore be placed
-on idle capacity, and a higher-priority gang then needs victims. In the next session, these victims
+Mathematics: models/formulation/victims.md, "Priority inversions". In the objective, starting a gang
+counts more than avoiding any number of victims. A lower-priority gang may therefore be placed on
+idle capacity, and a higher-priority gang then needs victims. In the next session, these victims
 would evict the pods of the lower-priority gang.
 """
 

@@ -108,7 +108,7 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
 
 
 class _RemainingQuota:
-    """The quota that remains in each queue after the placed tasks and the tasks with open gates."""
+    """Each queue's quota that placed tasks and tasks with open gates leave."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
@@ -160,4 +160,4 @@ class _RemainingQuota:
 
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
-"""Placeholder for a task's node, because quota rules ignore nodes."""
+"""Stands for the node of any task: quota rules need a node but do not read it."""

@@ -34,7 +34,7 @@ MOST_SINGLE_DROPS = 8
 """Maximum number of gangs that a repair drops one by one."""
 
 MOST_RENAMED = 16
-"""Maximum number of needless victims for which other preemptors are tried.
+"""Maximum number of needless victims for which the repair tries other preemptors.
 
 Each trial verifies the evictions.
 """

@@ -53,7 +53,7 @@ class History:
     ) -> Callable[[LevelProgress], None] | None:
         """Record that a search starts from a solution; return a callback for progress.
 
-        Returns None without a watch.
+        Returns None without a `Watch`.
         """
         self.turn += 1
         if self._watch is None:
@@ -98,13 +98,13 @@ class History:
             self._watch.progressed(progress)
 
     def improved(self, incumbent: Callable[[], Incumbent]) -> None:
-        """Report a better solution of the current search to the watch."""
+        """Report the new incumbent of the current search to the `Watch`, if there is one."""
         if self._watch is not None:
             self._watch.improved(self.turn, incumbent)
 
 
 class Listener:
-    """A watch that passes on progress and ignores solutions."""
+    """A `Watch` that forwards progress to a function and ignores solutions."""
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self._report = report

@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """Time in ms before the first search; the estimate of the time to verify and explain."""
+        """Time in ms before the first search; it estimates the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -116,7 +116,7 @@ class SessionClock:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits of one search, fixed when first read.
+        """The limits of one search, computed once, when they are first read.
 
         A budget is the time limit of one search, and all searches together may take two budgets. If
         the period is too short for that, each search gets less time, but at least half a budget,

@@ -47,10 +47,10 @@ LEAST_MS = 100
 """Minimum budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""No search runs in these last ms before a session, so that the session starts on time."""
+"""Number of ms before a session in which no search runs, so that the session starts on time."""
 
 MOST_ACTIONS = 20
-"""A search may run while a plan is executed if the plan has at most this number of actions."""
+"""Maximum number of a plan's actions with which a search runs while the plan is executed."""
 
 FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _REMEMBERED: Final = 512
-"""Number of recently deleted objects to remember, because a late event could restore them. Late
-events arrive soon after the deletion.
-"""
+"""Number of recently deleted objects to remember, because a late event could restore them."""
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
@@ -147,7 +145,7 @@ class ClusterCache:
         self.version = 0
         self._versions = {kind: ResourceVersions() for kind in READ_KINDS}
         self._listing: dict[Kind, set[str]] = {}
-        """For each kind that is being listed, the keys of the objects listed so far."""
+        """Maps each kind whose list is in progress to the keys of the objects listed so far."""
         self._synced: set[Kind] = set()
         self._objects = ClusterObjects(options, takes_node)
         self.queues: Mapping[str, ApiQueue] = self._objects.queues.by_key

@@ -125,7 +125,7 @@ EVERY_S: Final = 30.0
 class GeometryReader:
     """Keeps a cache's device partition table up to date while `run` is active.
 
-    `where` returns the ConfigMap's namespace and name, or None if the policy names no ConfigMap.
+    `where` returns namespace and name of the table's ConfigMap, or None if the policy names none.
     `on_change` is called when the table changes.
     """
 

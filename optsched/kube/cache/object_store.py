@@ -61,7 +61,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""The dictionary of an index, and an index value of an object."""
+"""One index (objects by index value), and a value under which the index contains an object."""
 
 
 class _Objects:
@@ -73,13 +73,13 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """Maps an object's key to the indexes that contain the object, and its index values."""
+        """Maps an object's key to the indexes that contain the object, with its values in them."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
         """UIDs of recently deleted objects, kept because responses to writes may arrive late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """For each scope that is being listed, the keys of the objects listed so far."""
+        """Maps each scope whose list is in progress to the keys of the objects listed so far."""
         self.unsynced = set(scopes)
         """The watched scopes that have not been listed yet."""
 
@@ -359,7 +359,7 @@ class StoreFollower:
     async def follow(self, kind: Kind, scope: Scope = WHOLE, *, was_there: bool = False) -> None:
         """List and watch a scope of a kind until cancelled.
 
-        `was_there` is true if the kind is known to be installed.
+        `was_there` is true if the kind was found installed before.
         """
         absent = () if was_there else (NotFound,)
         reflection = ReflectorState(self._timing.chance, absent=absent)

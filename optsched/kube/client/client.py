@@ -125,7 +125,7 @@ def preconditions(uid: str, version: str) -> dict[str, str]:
 
 
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
-    """Yield the warnings in the Warning headers of a response (RFC 7234, 5.5)."""
+    """Yield each warning in a response's Warning headers (RFC 7234, section 5.5)."""
     for header in headers:
         for text in _WARNING.findall(header):
             yield re.sub(r"\\(.)", r"\1", text)
@@ -515,9 +515,9 @@ async def patch_current(
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return a namespace's pods that belong to a PodGroup, with only the fields about the PodGroup.
+    """Return a namespace's pods with a PodGroup, reduced to the fields about the PodGroup.
 
-    Each page is reduced immediately, so a large namespace takes little memory.
+    Other fields are dropped as each page arrives, so a large namespace takes little memory.
     """
     members: list[Raw] = []
     async for page in _pages(source, POD, Selection(namespace)):

@@ -151,7 +151,7 @@ class Executor:
                 except KubeError as e:
                     is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
                     if is_taken and self._store.is_narrow(effect.kind):
-                        # Perhaps no watch covers the existing object of this name.
+                        # Perhaps no watch covers the existing object with this name.
                         with suppress(NotFound):
                             found = await self._api.read_metadata(effect.ref)
                             self._store.record_unwatched(effect.ref, found)
@@ -330,7 +330,7 @@ _SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
 
 
 class ControllerMetrics(ProcessMetrics):
-    """The metrics of one controller process.
+    """The metrics of a controller process.
 
     `leading` is 1 while this process leads, else 0. `writes` counts writes by verb and resource.
     `watch_failures` counts failed lists and watches by resource. `depth` is the number of queued

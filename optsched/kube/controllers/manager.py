@@ -62,7 +62,7 @@ WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures of a key after which the failure is logged again."""
 
 _REMEMBERED: Final = 256
-"""Number of remembered status writes above which old status writes are forgotten."""
+"""If more status writes than this number are remembered, old ones are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """What a worker reconciles: the index of a controller in the manager's list, and an object."""
@@ -134,7 +134,7 @@ class Manager:
         self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         counts_groups = {QUEUE, POD_GROUP} <= kinds.keys()
-        # If this process does not lead, the leader reports the counts.
+        # Only the leader reports the counts.
         dependencies.metrics.count_groups = lambda: (
             groups_by_phase(self.store) if counts_groups and self._leads else {}
         )
@@ -146,15 +146,15 @@ class Manager:
         self._stopping.set()
 
     def trouble(self) -> str:
-        """See `Probes`.
+        """Return an empty string (see `Probes`).
 
-        The string is always empty: the event loop that answers the probe also reconciles, so a hang
-        prevents the answer.
+        The event loop that answers the probe also reconciles, so if a reconciliation hangs, the
+        probe gets no answer.
         """
         return ""
 
     def unready(self) -> str:
-        """See `Probes`; a process that does not lead is ready too."""
+        """Return which kinds are not listed yet (see `Probes`); the process need not lead."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 

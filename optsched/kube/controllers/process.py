@@ -89,7 +89,8 @@ class ControllerProcess:
         self.metrics = ControllerMetrics()
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
-        # The lambdas look up the manager when called, because the recorder is created first.
+        # The recorder is created before the manager, so the lambdas look up the manager when
+        # called.
         self._events = EventRecorder(
             client,
             clock,

@@ -36,7 +36,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events at which events about deleted objects are first forgotten."""
+"""Once this number of events is remembered, events about deleted objects are forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
@@ -87,7 +87,7 @@ class Note:
 
     @property
     def key(self) -> Key:
-        """The identity of the event: notes with the same key belong to the same event."""
+        """The identity of the note's event: notes with equal keys belong to the same event."""
         return (self.about, self.uid, self.reason, self.code)
 
     @property
@@ -207,8 +207,9 @@ class EventRecorder:
                 await self._api.create(note.ref, event)
                 times = 1
             except AlreadyExists:
-                # Another process has written the same event, so its count is continued. A user may
-                # have forged the event, so the other fields are overwritten.
+                # Another process has written the same event, so the count continues from that
+                # event's count. A user may have forged the event, so the other fields are
+                # overwritten.
                 known = await self._api.read(note.ref)
                 own = {name: event[name] for name in ("involvedObject", "type", "reason")}
                 count = known.get("count")

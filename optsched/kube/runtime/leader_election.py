@@ -222,7 +222,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder; a new holder counts as a transition."""
+        """Return a lease spec with this process as holder; count a change of the holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

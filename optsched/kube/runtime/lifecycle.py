@@ -37,8 +37,8 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 def freeze_startup_objects() -> None:
     """Exclude all existing objects from garbage collection, because modules are never freed.
 
-    CPython starts a full collection when new objects reach a quarter of all tracked objects.
-    Without the modules, full collections start sooner and take less time.
+    CPython starts a full collection when the number of new objects reaches a quarter of all tracked
+    objects. If the modules are excluded, full collections start sooner and take less time.
     """
     gc.collect()
     gc.freeze()
@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 class Outage:
     """Tracks operations that fail because the API server is unavailable, and broken watches.
 
-    Each operation or watch has a key.
+    Each operation or watch is identified by a key.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Outage:
         if not self.record_failure(key, error) or key in self._broken_watches:
             return False
         self._broken_watches.add(key)
-        # An expired resource version is no error: the kind is simply listed again.
+        # An expired resource version is not an error: the kind is listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         name = f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural
         log.log(level, "%s: cannot be followed: %s", name, error)

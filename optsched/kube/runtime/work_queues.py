@@ -31,7 +31,7 @@ AWAY_S: Final = 3.0
 """Maximum delay in seconds before a retry while the server is unreachable."""
 
 MAX_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx), about 80 s in total, after which a write is dropped.
+"""Number of consecutive server faults (5xx), within about 80 s, after which a write is dropped.
 
 Errors of an unreachable or busy server do not count, because the written object does not cause
 them.
@@ -260,7 +260,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after a delay, unless an earlier call adds it even sooner."""
+        """Add a key after a delay, unless the key is already due to be added sooner."""
         loop = asyncio.get_running_loop()
         known = self._delayed.get(key)
         if known is not None:

@@ -290,7 +290,7 @@ class LiveBinder:
             self._abandon(job)
             return
         except KubeError as e:
-            # It is unknown whether the node is locked; `_bind` and `release` raise no KubeError.
+            # The request to lock the node failed: `_bind` and `release` raise no KubeError.
             failure = _failure(e)
         if failure is None:
             self._context.listener.bound(bind, self._context.clock.monotonic() - job.planned_s)
@@ -412,7 +412,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, max_s=60.0)
-"""Delays for which a gang is excluded from scheduling after consecutive failures."""
+"""How long a gang is excluded from scheduling, by its number of consecutive failures."""
 
 
 @dataclass(slots=True)

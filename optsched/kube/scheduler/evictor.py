@@ -90,7 +90,7 @@ _SEVERAL_BUDGETS: Final = "more than one PodDisruptionBudget"
 """Part of the server's error if several budgets select a pod; such a pod is never evicted."""
 
 CONFLICTS: Final = 5
-"""Maximum number of conflicts per eviction; with one more conflict, the eviction fails."""
+"""Number of conflicts that an eviction may have; one more conflict makes it fail."""
 
 log = logging.getLogger(__name__)
 
@@ -138,11 +138,10 @@ class _Pending:
     """An eviction that is planned or was sent, and whose result is not known yet.
 
     `override` is None if the eviction must respect disruption budgets. `after` holds the keys of
-    the writes that must precede the eviction. `num_polls` is the number of times that the eviction
-    was found not ready to be sent. `is_sent` is true while a request is in progress, and
-    `has_failed` is true if an earlier request failed. `is_unwanted` is true if the newest plan does
-    not need the eviction. `is_marked` is true if the pod's condition DisruptionTarget announces a
-    deletion.
+    the writes that must precede the eviction. `num_polls` counts the checks that found the eviction
+    not ready to be sent. `is_sent` is true while a request is in progress, and `has_failed` is true
+    if an earlier request failed. `is_unwanted` is true if the newest plan does not need the
+    eviction. `is_marked` is true if the pod's condition DisruptionTarget announces a deletion.
     """
 
     victim: Victim
@@ -157,7 +156,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """A lower bound on the time in seconds for which this eviction has waited."""
+        """How long this eviction has waited at least, in seconds."""
         return self.num_polls * POLL_S
 
 

@@ -60,7 +60,7 @@ class NoAnswer(Exception):
 
 
 class ExtenderClient:
-    """The threads and connections for calls to extenders."""
+    """Calls extenders in threads, and keeps connections to them open."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -209,7 +209,7 @@ def _describe_error(error: Exception) -> str:
 
 
 class ExtenderSession:
-    """The extender during one session; implements `plugins.custom.extender.Outside`."""
+    """Calls the extender during one session; implements `plugins.custom.extender.Outside`."""
 
     def __init__(
         self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float
@@ -227,8 +227,7 @@ class ExtenderSession:
     def open(self) -> None:
         """Notify the extender that a session starts.
 
-        If this fails, all later questions of the session fail too, unless the extender is
-        ignorable.
+        If this fails, all later calls of the session fail too, unless the extender is ignorable.
         """
         if Verb.SESSION_OPEN not in self._paths:
             return

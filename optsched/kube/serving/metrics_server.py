@@ -48,7 +48,7 @@ READY: Final = "/readyz"
 class ProcessMetrics:
     """Creates metrics in a separate Prometheus registry.
 
-    `meaning`, a parameter of several methods, is a help text without a full stop.
+    The parameter `meaning` of its methods is the metric's help text, without a full stop.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class ProcessMetrics:
 
 
 class Probes(Protocol):
-    """Liveness and readiness of a process."""
+    """Reports the liveness and readiness of a process."""
 
     def trouble(self) -> str:
         """Return the reason why this process must be restarted; empty if it works."""

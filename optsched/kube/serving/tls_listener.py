@@ -160,11 +160,12 @@ class _ConnectionTable:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Add a connection if the limit allows it; return whether it was added."""
+        """Add a connection, if necessary in place of another one; return whether it was added."""
         limit, peer = self.limits.connections, connection.peer
         if len(self.open) >= limit:
             totals = Counter(each.peer for each in self.open)
-            # Without the second condition, one client could keep all connections in this stage.
+            # A request in progress protects its connection only if the client has at most half of
+            # all connections. Otherwise, one client could occupy all connections.
             replaceable = [
                 each
                 for each in self.open

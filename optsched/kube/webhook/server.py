@@ -158,7 +158,8 @@ class ReviewThreads:
 class Reviewer:
     """Checks requests against watched objects.
 
-    A denied request is checked again against freshly read objects.
+    Before a request is denied, the objects that caused the denial are read again. If any of them
+    has changed, the request is reviewed again.
 
     `settings` returns the current settings, because the settings file may change.
     """

@@ -99,8 +99,7 @@ class LiveWorld:
             except NotFound:
                 self._store.record_deleted(ref, "")
             except KubeError as error:
-                # The known state of the object is kept, and with it the denial that depends on this
-                # state.
+                # The last known state of the object is kept, so the denial stands.
                 log.warning("%s: cannot be read: %s", ref, error)
             has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
         return has_changed
@@ -158,7 +157,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Yield nothing, because the cache holds only template digests."""
+        """Yield no verdict, because the cache holds only digests of templates."""
         return iter(())
 
     def __len__(self) -> int:
