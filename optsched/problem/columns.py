@@ -173,7 +173,7 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""`group_values` always counts, and does not sort, integers in a range up to this width."""
+"""`group_values` never sorts integers in a range of at most this width; it counts them instead."""
 
 
 class GangColumns:
@@ -196,7 +196,7 @@ class GangColumns:
         previous: GangColumns | None = None,
         index_before: I64 | None = None,
     ) -> None:
-        """Carry over the columns of `previous`. If `index_before` (G,) is None, compute it."""
+        """Copy the values of known rows from `previous`; compute `index_before` if it is None."""
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}
@@ -260,7 +260,7 @@ class GangColumns:
 
 
 def find_objects(objects: Sequence[object], known: Sequence[object]) -> I64:
-    """Return the index (m,) of each object in the list `known`, or -1 for other objects."""
+    """Return the index (m,) of each object in `known`, or -1 if `known` lacks the object."""
     # `id(each)` is a safe key, because both lists keep their objects in memory.
     index_of = dict(zip(map(id, known), range(len(known)), strict=True))
     return np.fromiter(map(index_of.get, map(id, objects), repeat(-1)), np.int64, len(objects))

@@ -120,8 +120,8 @@ def _plain_rows(
 ) -> tuple[tuple[GangRow, ...], I64 | None]:
     """Return gang rows that ignore which tasks the affinity terms of other pods select.
 
-    Also returns the index (G,) of each row among the rows of the previous problem, or -1 for a new
-    row; None if the indices are unknown.
+    Also returns the index (G,) of each row in the previous problem (-1 for a new row), or None if
+    the indices are unknown.
     """
     rows = () if previous is None else previous.plain_rows
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
@@ -132,7 +132,8 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        # The indices are valid only if the previous problem has no rows other than plain rows.
+        # `before` holds indices of plain rows, so it is valid only if these are the previous
+        # `rows`.
         is_plain = previous is not None and previous.rows is rows
         return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
@@ -156,7 +157,7 @@ def _pending_shapes(gang_columns: GangColumns) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows that separate equal tasks if a term of another pod selects only some."""
+    """Return gang rows that separate equal tasks if a term of another pod selects some of them."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)

@@ -7,15 +7,14 @@ for configurations of node classes.
 Gangs of equal gang shape, queue and tier form a gang class h with multiplicity m[h]. The variables
 are:
 
-- y[h] ∈ [0, m[h]] is the number of gangs of the class that start; - x[f] ∈ [0, m[h]·count[f]] is
-the number of placed tasks of entry f. An entry is a group of equal tasks, in role and task class,
-of the gangs of one class. If all
-  tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
+- y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
+- x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f. An entry is a group of equal
+  tasks, in role and task class, of the gangs of one class. If all tasks of a gang start together,
+  x[f] is count[f]·y[h] and has no separate variable.
 
 Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
-number of tasks. The numbers of placed tasks of two gangs, over any consecutive entries, then differ
-by at most one. So if the average number reaches a minimum, the number of every gang reaches the
-minimum.
+number of tasks. Over any consecutive entries, two gangs then differ by at most one placed task. So
+if the average over the gangs reaches a minimum, every gang reaches the minimum.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def gang_classes(
 ) -> GangClasses:
     """Group the unblocked gangs with pending tasks into gang classes.
 
-    Gangs with different values of `tiers.of` or `tiers.mark` are in different classes.
+    Gangs of different tiers (`tiers.of`) or groups (`tiers.mark`) are in different classes.
 
     Parameters
     ----------
@@ -255,10 +254,11 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return the positive amounts of `request` that limits cover, as (limit, row, amount) arrays.
+    """Return each positive amount of `request` that a limit covers, as (limit, row, amount) arrays.
 
-    `counted` (K, m) is the mask of the rows of `request` (m, R) that each limit covers. A limit is
-    numbered by its index in the flattened mask `is_limited` (K, R). The result is sorted by limit.
+    `counted[k]` (m,) is the mask of the rows of `request` (m, R) that the limits `is_limited[k]`
+    cover. A limit is numbered by its index in the flattened mask `is_limited` (K, R). The result is
+    sorted by limit.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -533,7 +533,9 @@ class GangNodes:
         starts = classes.member_start[:-1]
         chosen = np.add.reduceat(gangs[classes.members].astype(np.int64), starts) > 0
         if (chosen & (classes.multiplicity > 1)).any():
-            raise ValueError("rows over gangs and nodes need gangs that `distinguish_gangs` names")
+            raise ValueError(
+                "a gang with variables per node needs a class of its own (`distinguish_gangs`)"
+            )
         is_new = chosen[classes.gang_class_of] & (self.gang_of < 0)
         self.gang_of = np.where(
             is_new, classes.members[starts][classes.gang_class_of], self.gang_of
@@ -582,8 +584,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep tasks counted by variables w in the domains that their gangs choose.
 
-        Gangs without variables w may choose a domain for tasks of the same class. Further rows
-        limit these tasks to the supply of the domain's nodes minus the variables w on these nodes.
+        A gang without variables w may choose a domain for tasks of the same class. Further rows
+        limit its tasks to the part of the domain's supply that the variables w do not use.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

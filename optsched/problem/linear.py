@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return the rows, with a further row expression ≥ value for each pair in `held`."""
+        """Return these rows, and a row expression ≥ value for each such pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """A model of bounded integer variables and linear rows, without removal of either."""
+    """A model of bounded integer variables and linear rows, which cannot be removed again."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []

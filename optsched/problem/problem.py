@@ -111,7 +111,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Marks a derived value that is the problem itself, in the cache of derived values."""
+"""Replaces the problem itself in its cache of derived values, to avoid a reference cycle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class Problem:
     ready
         (N,) whether each node is ready.
     kept
-        (R,) idle amounts in the cluster that decided gangs reserve.
+        (R,) the part of the cluster's idle capacity that decided gangs reserve.
     settled
         (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, -1
         for an undecided gang.
@@ -144,7 +144,7 @@ class Problem:
     queue_of
         (G,) queue of each gang, or -1 if the queue does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
-        (G,) the attributes of that name of each gang or gang row.
+        (G,) the attribute of this name of each gang or gang row.
     task_start
         (G+1,) index on axis T of the first task of each gang. The tasks of a gang are ordered by
         entry.

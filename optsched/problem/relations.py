@@ -46,8 +46,8 @@ class Term:
     namespaces
         The namespaces of each term in `sources`, or None for all namespaces.
     is_of_residents
-        Whether only residents carry the term. Such a term restricts pending tasks that it selects,
-        so the residents that it selects are not counted.
+        Whether only residents carry the term. Such a term restricts only pending tasks, so the
+        residents that it selects are not counted.
 
     """
 
@@ -377,10 +377,10 @@ def count_coming(
         np.zeros_like(relations.carried),
         np.zeros_like(relations.port_taken),
     )
-    for (task_class, node), stands in ((tasks, True), (nominated, False)):
+    for (task_class, node), is_placed in ((tasks, True), (nominated, False)):
         for c in np.unique(task_class).tolist():
             at = node[task_class == c]
-            _count_class(relations, more, (shapes[c], selecting[c]), at, stands)
+            _count_class(relations, more, (shapes[c], selecting[c]), at, is_placed)
     known = relations.coming
     coming = more
     if known is not None:
@@ -396,15 +396,15 @@ def count_coming(
 
 
 def _count_class(
-    relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
+    relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, is_placed: bool
 ) -> None:
-    """Count tasks of one class on the nodes `at`; `stands` is False for nominated tasks."""
+    """Count tasks of one class on the nodes `at`; `is_placed` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
         # A decided task counts for a spread constraint only if the task has the same constraint.
-        counts = stands and (kind is not TermKind.SPREAD or m in carried)
+        counts = is_placed and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)
     for m in carried:

@@ -187,7 +187,7 @@ def _depends_on_residents(problem: Problem) -> bool:
 
 
 def _count_only(problem: Problem, counts: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations that count only residents for which `counts` is True."""
+    """Return the problem with relations that count only the residents that pass `counts`."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem

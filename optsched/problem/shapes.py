@@ -144,7 +144,7 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return `Parts.need_groups`, and the reason why too few subgroups can start, or None."""
+    """Return `Parts.need_groups`, and why too few subgroups can start (None if enough can)."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []
@@ -196,7 +196,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """The pending requests and the minimums that all gangs of a gang class share.
+    """The pending requests and the minimums that interchangeable gangs share.
 
     Attributes
     ----------
@@ -291,7 +291,7 @@ class Stake:
 # The stores use weak references, so Python frees an object with the last gang that uses it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""A store with one object for all equal gang shapes, which makes comparisons fast."""
+"""Maps equal gang shapes to one object, which makes comparisons fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return the row of a gang that must respect the reservations `bound`."""
+    """Return a copy of a row whose gang must respect the reservations with the indices `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)

@@ -313,7 +313,7 @@ class _BoundReader:
         return Bound(number, allowed, request.is_hard, holder, request, problem)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return the mask (D,) of domains that a request allows, or why there are none."""
+        """Return the mask (D,) of domains that a request allows, or why it allows no domain."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:

@@ -104,8 +104,9 @@ class Solution:
     final
         Indices of the gangs whose decisions are final.
     proved
-        The bound of an earlier search on each level, or None; empty without an earlier search. Each
-        bound holds only for plans that have the values of `results` on all earlier levels.
+        The bound that an earlier search proved on each level, or None if it proved none; empty
+        without an earlier search. Each bound holds only for plans that have the values of `results`
+        on all earlier levels.
 
     """
 

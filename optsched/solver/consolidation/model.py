@@ -160,7 +160,7 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # At most as many tasks of a kind stay as the configurations of the nodes contain.
+    # The number of staying tasks of a kind is at most their number in the nodes' configurations.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -197,7 +197,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Add rows that start only the minimum of each requesting gang: no task moves for more."""
+    """Add rows that limit requesting gangs to their minimums, so that no task moves for more."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -329,7 +329,7 @@ def read_solution(
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the number (N, C' + M) of tasks of each class, copy or staying kind on each node.
+    """Return the task counts (N, C' + M) on each node, by class, copy and kind of staying task.
 
     Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
     tasks are the cheapest to move get the configurations that keep the fewest tasks.

@@ -54,7 +54,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     theirs = np.unique(problem.queue_of[requesting])
     if len(theirs) == 1:
         open_queues[theirs] = True
-    # After a move, gangs of a FIFO queue could be admitted in another order than before.
+    # After a move, gangs of a FIFO queue could be admitted in a different order.
     open_queues &= ~np.array([q.is_fifo for q in queues], np.bool_)
     open_queues[list(problem.queues.closed)] = False
     may &= open_queues[running.queue_of]
@@ -83,7 +83,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of the mask `may`, on the most promising nodes.
 
-    A node is the more promising, the less capacity it lacks for a task of the requesting gangs.
+    The less capacity a node lacks for a task of the requesting gangs, the more promising it is.
     Nodes that already fit such a task come last.
     """
     running = running_tasks(problem)

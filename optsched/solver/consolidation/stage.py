@@ -71,7 +71,7 @@ Each attempt excludes the tasks that could not restart in the previous attempt.
 
 @dataclass(frozen=True, eq=False)
 class MoveSearchSettings:
-    """The solver for moves, and the limits of the search.
+    """The solver that chooses moves, and the limits on the moves.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
 ) -> Consolidation:
-    """Find moves of running tasks that let gangs start which are pending in `decisions`."""
+    """Find moves of running tasks so that gangs that are pending in `decisions` can start."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     # The mask `out` selects the gangs that could start if the idle capacity were not fragmented.

@@ -30,8 +30,8 @@ class Objective:
         A value that the level can reach while each earlier level reaches its own `at_least`; None
         if unknown. If the level is minimised, `at_least` is an upper bound on its best value.
     at_most
-        A bound that holds if every earlier level reaches its own `at_least`; None if unknown. If
-        the level is minimised, `at_most` is a lower bound.
+        An upper bound on the level's value, or a lower bound if the level is minimised; None if
+        unknown. The bound holds if every earlier level reaches its own `at_least`.
 
     """
 

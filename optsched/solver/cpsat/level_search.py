@@ -212,9 +212,8 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known upper bound on the expression to maximise, or None if there is none.
 
-        The bound is the smaller of two bounds: the bound that the bounds of the variables imply,
-        and the bound of an earlier search. If the incumbent's value equals the known bound, no
-        solve is needed.
+        It is the smaller of the bound that the variables' bounds imply and the bound of an earlier
+        search. If the incumbent's value equals the known bound, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
@@ -693,7 +692,7 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> int | None:
         """Search integer solutions near the optimum of the relaxation, then within wider bounds.
 
-        Returns the best value. `_bound` holds the better bounds that CP-SAT proves.
+        Returns the best value. If CP-SAT proves a better bound, `_bound` stores this bound.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound

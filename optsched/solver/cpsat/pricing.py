@@ -164,12 +164,13 @@ class _Group:
     def solve(self, prices: I64) -> _Table:
         """Fill the table for the given prices, level by level of the first axis."""
         pivot, *others = self._axes
-        # The last axis of length 1 makes each level an array even if there are no other axes.
+        # With an additional axis of length 1, `worth[i]` is an array even if there is only one
+        # axis.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, store the slices of the other axes where a task fits, and the levels of
-        # these axes after the task is placed.
+        # For each class, store where a task fits on the other axes, and the levels of these axes
+        # that remain after the task is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):
             if prices[task_class] > 0:
@@ -246,7 +247,7 @@ class Pricer:
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
         """Group the node classes by table and compute the axes of the tables.
 
-        The arrays have the shapes of the arrays of that name in `Configurations`. Raises
+        The arrays have the shapes of the `Configurations` attributes with the same names. Raises
         `TooManyCapacities` if the tables would have too many cells.
         """
         self._num_classes = len(request)

@@ -77,7 +77,7 @@ class OverlappingSolver(Solver, Protocol):
     """A solver in another process, so that the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context manager that runs `task` during the first solve in the body."""
+        """Return a context manager; `task` runs while the first solve in its body is running."""
 
 
 class Work(Protocol):

@@ -139,13 +139,13 @@ def _numbers(values: Sequence[float]) -> F64:
 
 
 def _choose_scale(largest: float, bits: int) -> int:
-    """Return the power of two that gives the price `largest` about `bits` bits."""
+    """Return the power of two that scales the price `largest` to about `bits` bits."""
     shift = bits - math.ceil(math.log2(largest)) if largest > 0 else 0
     return 1 << max(0, min(shift, MOST_SCALE_BITS))
 
 
 def _find_step(goal: Expression) -> int:
-    """Return the greatest common divisor of the coefficients; all values differ by multiples."""
+    """Return the step between values of `goal`: the greatest common divisor of its coefficients."""
     return max(int(np.gcd.reduce(goal.coefficients)), 1) if len(goal.coefficients) else 1
 
 
@@ -307,9 +307,9 @@ class Charged:
 
     `total` is an upper bound on the value of every solution. `reduced` holds the reduced cost of
     each variable. If a variable differs by one from the bound that its reduced cost favours, the
-    value decreases by at least the absolute reduced cost. If a node uses another configuration than
-    the best one of its class, the value decreases by the difference of the values of both
-    configurations. All numbers of the bound are multiplied by `scale`.
+    upper bound falls by the absolute reduced cost. If a node uses a configuration other than the
+    best one of its class, the upper bound falls by the difference between the values of the two
+    configurations. All these numbers are multiplied by `scale`.
     """
 
     total: int

@@ -159,8 +159,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer victim gangs whose candidates hold a large fraction of the requested resources
-            # that the gang holds.
+            # Prefer victim gangs in which candidates hold a large fraction of the gang's usage of
+            # the requested resources.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)
@@ -192,8 +192,8 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
-        # Plugins need not allow one of the tasks as a victim: as in `reclaim`, the last victim may
-        # exceed the amount that the queue must give back.
+        # Plugins may reject one of the tasks, because the last victim may exceed the amount that
+        # the queue must give back, as in `reclaim`.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _requested_resources(self, gang: int) -> I64:

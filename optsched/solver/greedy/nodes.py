@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Up to this number of chosen nodes, searching each best node is faster than sorting all nodes."""
+"""Maximum number of nodes to choose by one search each; for more nodes, sorting is faster."""
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +59,7 @@ class _Scored:
 class _Fixed:
     """Properties of task classes that no placement changes; all node tables share them.
 
-    The problem refers to this object. The object refers to the problem only weakly, because a
+    The problem caches this object. The object holds only a weak reference to the problem, because a
     reference cycle would stay in memory until a full garbage collection.
     """
 
@@ -143,8 +143,9 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes in the log after its first `read` elements.
 
-        Returns `every` if `read` is -1 (never read), or if at least as many elements are new as
-        there are nodes, because updating all nodes is then faster.
+        Returns all nodes (`every`) if `read` is -1, which means that the log was never read. Also
+        returns all nodes if the log has N or more new elements, because updating all nodes is then
+        faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -277,12 +278,12 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract `counts` (m,) tasks on `nodes` (m,) from `spare`, and leave `idle` unchanged."""
+        """Subtract the requests of `counts` (m,) tasks on `nodes` (m,) from `spare`."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return nodes for `number` tasks, placed one after another on the node of the best score.
+        """Return nodes for `number` tasks, placed one by one on the node with the highest score.
 
         Returns the nodes in ascending order, and the number of tasks on each. Fewer than `number`
         tasks get a node if too little capacity is idle. The node table is not changed.

@@ -296,7 +296,7 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # The tasks of an entire subgroup may exceed `number`.
+        fewer = min(grown, number) // 2  # An entire subgroup may exceed `number`.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:

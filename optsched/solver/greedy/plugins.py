@@ -226,7 +226,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
-        """Add the filters for the time after all terminating pods have terminated.
+        """Add the filters that assume that all terminating pods have terminated.
 
         A custom plugin without `fits_later` is opened a second time, for the problem without
         terminating pods.
@@ -278,8 +278,8 @@ class GreedyPlugins:
     def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims in `victims` that plugins let a gang evict in an action.
 
-        The first tier whose voting plugins all allow at least one common victim decides. If no tier
-        allows a victim, the result is empty.
+        A tier allows the victims that all its voting plugins allow. The first tier that allows a
+        victim decides. If no tier allows a victim, the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None
@@ -317,7 +317,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """The queues in which a placement can change the sort key of a queue."""
+        """Whether placements in other queues can change the sort key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]

@@ -64,11 +64,11 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """One gang of each gang class among the classes that may evict the same tasks in an action.
+    """Gang classes that may evict the same tasks in an action, with one gang of each class.
 
     `lacking` holds the classes whose gangs miss their minimum even if all these tasks are evicted.
-    The set is valid until the next commit: `num_commits` is the number of commits when it was
-    computed.
+    `num_commits` is the number of commits when the set was computed; after a further commit, the
+    set is computed again.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -191,8 +191,8 @@ class GreedyPreemption:
     def iterate_attempts(self) -> Iterator[None]:
         """Yield once for each attempt to reclaim.
 
-        Only in the last attempt may reclaims within a guarantee override disruption budgets that
-        yield to guarantees. No budget is overridden if other evictions suffice.
+        Only in the last attempt may reclaims within a guarantee override disruption budgets. No
+        budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -223,8 +223,9 @@ class GreedyPreemption:
     ) -> None:
         """Call `attempt` for starving gangs in queue order.
 
-        After a success, the gang gets another attempt, again in queue order. A gang for which
-        `is_refused` returns True is skipped if nothing was committed since its queue was sorted.
+        After a success, the gang gets another attempt, again in queue order. Gangs for which
+        `is_refused` returns True are skipped, unless an eviction was committed after the sort key
+        of their queue was computed.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
@@ -322,8 +323,8 @@ class GreedyPreemption:
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        The gang classes that may evict the same tasks are checked together, again after each
-        commit. Returns False for gangs with running or placed tasks.
+        Gang classes that may evict the same tasks are checked together. After a commit, they are
+        checked again. Returns False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)
@@ -539,7 +540,7 @@ class GreedyPreemption:
 
         A gang may evict these tasks only within the guarantee of its queue or of an ancestor. The
         protection is an annotation or, in the last attempt to reclaim, a disruption budget that
-        yields to guarantees.
+        guarantees may override.
         """
         floors = self._floors
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
@@ -561,7 +562,7 @@ class GreedyPreemption:
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
     def is_possible_victim(self, v: int, candidates: Bool) -> bool:
-        """Return whether a task is evictable, or only an overridden budget protects it."""
+        """Return whether a task is evictable, or is protected only by an overridden budget."""
         overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.log.evicted
         return bool(self.log.evictable[v]) or overrides
 

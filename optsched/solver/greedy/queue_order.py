@@ -357,7 +357,7 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
-        """Yield one gang per turn, always from the queue with the smallest key that is not closed.
+        """Yield one gang per turn from the queue with the smallest key, skipping closed queues.
 
         Before the next turn, the caller may add the gang again with `rejoin`. Gangs whose class in
         `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue keeps

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""Number of gang classes without a possible reservation after which a session stops planning."""
+"""Maximum number of gang classes without a possible reservation before planning stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Make a reservation for each requested gang that can start at some time.
+    """Make reservations for the gangs in `request` that can start at some time.
 
     At most one reservation is open: the start time of an open reservation is unknown. An open
     reservation reserves each of its nodes as soon as the node becomes idle.
@@ -168,7 +168,7 @@ class _ReservationPlanner:
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
         """Return a fast check, which returns False only for times at which the gang cannot start.
 
-        The check counts how many tasks of each entry (equal tasks) fit without the other entries.
+        The check counts how many tasks of each entry (equal tasks) fit if no other entry is placed.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -238,8 +238,8 @@ class _ReservationPlanner:
     ) -> CapacityReservation | None:
         """Return a reservation that waits for as few nodes as possible to become empty.
 
-        The nodes with the least load count as empty first. Returns None if the gang cannot start
-        even on emptied nodes.
+        The search assumes that nodes with less load become empty earlier. Returns None if the gang
+        cannot start even on emptied nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -251,8 +251,8 @@ class _ReservationPlanner:
                     reservation = self._record_reservation(alone, moment, node_of, is_open=True)
                     return replace(reservation, nodes=())
             return None
-        # The load of a node is the largest share of a resource that tasks without a known end time
-        # request.
+        # The load of a node is the largest fraction of any resource that is requested by tasks
+        # without a known end time.
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER

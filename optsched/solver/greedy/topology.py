@@ -238,13 +238,14 @@ class _GangPlacement:
         """Yield the domains that fit `need` tasks of the given entries, lowest tier first.
 
         Within a tier, domains that fit all tasks come first, then domains with the recorded
-        HyperNode, then domains of higher score. `within` holds the node table, a domain that
-        contains all yielded domains, and a domain that all yielded domains contain.
+        HyperNode, then domains of higher score. `within` holds the node table, an outer domain and
+        an inner domain: each yielded domain lies within the outer domain and contains the inner
+        domain.
         """
         table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        # For each entry, count the unplaced tasks that fit in each domain without the other
-        # entries.
+        # For each entry, count the unplaced tasks that fit in each domain if no other entry is
+        # placed.
         num_fits = np.zeros(len(forest), np.int64)
         for entry in entries:
             left = self._count_unplaced(entry)

@@ -39,9 +39,8 @@ def assign_tasks(
     solution
         The values (variables,) of the variables of the aggregated model.
     slots
-        For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that the node can hold. Each array has at least one element per placed task of its
-        class.
+        For each task class, an ascending array of nodes. A node that can hold n tasks of the class
+        occurs n times. Each array has at least one element per placed task of its class.
     base
         The decisions about gangs that are not in the model.
 
@@ -79,7 +78,7 @@ class _TaskGroup:
 
 
 class _NodeStock:
-    """The nodes that a solution has for tasks of each class and that no task uses yet."""
+    """For each task class, the nodes of a solution that are not assigned to a task yet."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)

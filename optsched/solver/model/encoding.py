@@ -198,8 +198,8 @@ def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisi
     """Return a mask (C, N) where a node gets no more tasks of a class than in the incumbent.
 
     The node rows of rules ignore nominations. Without the mask, other tasks could get the devices
-    that a nominated task needs. A nominated task fits on its node in addition to the incumbent's
-    tasks.
+    that a nominated task needs. In the incumbent, the nominated task fits on its node in addition
+    to the placed tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -267,7 +267,7 @@ def encode_configurations(
     """Encode a problem with variables z[k, p]: the number of class k nodes with configuration p.
 
     The model omits levels that depend on single nodes or domains. Raises `TooManyCapacities` if the
-    requests have too many distinct values for pricing configurations.
+    requests have too many distinct sums for `Pricer`.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)

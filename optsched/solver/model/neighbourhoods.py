@@ -21,7 +21,7 @@ MOST_PAIRS = 1500
 """Maximum number of (task class, node) pairs in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""Maximum number of nodes and of task classes, if one node has more than `MOST_PAIRS` pairs."""
+"""Limits on nodes and task classes of a neighbourhood if one node alone exceeds `MOST_PAIRS`."""
 
 _TIER_WEIGHT = 0.25
 """Weight of a tier relative to the next more important tier."""

@@ -124,7 +124,7 @@ def find_lacking_shapes(
         (E,) number of tasks of each entry that may be placed.
     most_tasks
         Returns the maximum number of tasks of a task class; None means no limit. `most_tasks` is
-        called only for task classes of gang shapes that `idle` alone does not put in the mask.
+        called only for task classes of gang shapes that can reach their minimum without this limit.
 
     """
     arrays = problem.shapes

@@ -108,7 +108,7 @@ class SessionFacts:
         return request
 
     def surely_requested(self, gang: int, *, grows: bool) -> Bool:
-        """Return a mask (R,) of the resources that a gang requests whichever of its tasks start.
+        """Return a mask (R,) of the resources that a gang requests, no matter which tasks start.
 
         At least the gang's minimum starts, or at least one task if `grows` is True.
         """
@@ -123,9 +123,9 @@ class SessionFacts:
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
         """Return the amounts that queues may hold after a gang reclaims from the queues `lenders`.
 
-        The amounts are deserved shares, keyed by (queue, resource), of the resources that the gang
-        requests. The queues are the gang's queue and its ancestors, except the ancestors that it
-        shares with all lenders.
+        The amounts are the deserved shares of requested resources, keyed by (queue, resource). The
+        queues are the gang's queue and its ancestors, except the ancestors that it shares with all
+        lenders.
         """
         if self.due is None:
             return {}

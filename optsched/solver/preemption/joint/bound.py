@@ -60,8 +60,8 @@ def bound_with_evictions(
     """Return a bound on every level over all plans, including plans that evict tasks.
 
     A bound covers all plans whose earlier levels are at least as good as `values`. The joint model
-    omits constraints on evictions that are no linear rows, so the bounds are valid but may be
-    loose. Returns None if the model is too large, or if a bound contradicts the plan's values.
+    omits nonlinear constraints on evictions, so the bounds are valid but may be loose. Returns None
+    if the model is too large, or if a bound contradicts the plan's values.
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ class _Bounds:
             return None
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require one less than the plan's value, so that the bound of a wrong model contradicts the
-        # plan.
+        # Require only a value that is worse than the plan's by one. If the model is wrong, its
+        # bound can then contradict the plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._joint.form.model.rows

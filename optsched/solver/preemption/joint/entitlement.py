@@ -50,8 +50,8 @@ def add_entitlement_rows(
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow a victim only if some admitted gang is entitled to evict it.
 
-    Returns the variables (K,) that count the reclaimed tasks of each group, or -1 where none may be
-    reclaimed, and the pairs of a reclaimer class and a lending queue.
+    Returns the variables (K,) that count the reclaimed tasks of each group (-1 if no task of the
+    group may be reclaimed), and the pairs of a reclaimer class and a lending queue.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def add_entitlement_rows(
     wholes
         Victim gangs that must keep their minimum or be evicted entirely.
     able
-        Gang classes for which tasks may be evicted. None means a bounding model. There, tasks may
-        be evicted for all classes, and conditions that are no linear rows are omitted.
+        Gang classes for which tasks may be evicted. None means a bounding model, in which tasks may
+        be evicted for all classes and nonlinear conditions are omitted.
 
     """
     preempted, exchanged, reclaimed = who
@@ -334,11 +334,11 @@ class _Reclaiming:
     ) -> None:
         """Add rows that let a lender give back its excess, but keep its guarantee.
 
-        `pair` is the binary variable that lets the only class in `able` reclaim, or None in a
-        bounding model.
+        In an exact model, `able` has one class, and the binary variable `pair` lets this class
+        reclaim. In a bounding model, `pair` is None.
         """
         line = self._ancestors(lender)
-        # Read only the lender's ancestors, which are much fewer than all queues.
+        # Read only the lender's ancestors, because there are far fewer of them than queues.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])

@@ -1,10 +1,10 @@
 """The joint model of a session: it chooses starting gangs, their tasks' nodes and the victims.
 
-Mathematics: models/formulation/entitled.md, "The joint model". The model extends the model `Direct`
-of `solver.model.encoding` by an integer variable for each group of equal running tasks on a node,
-which counts the evicted tasks of the group. A bounding model only computes bounds and ignores rules
-that are neither in `_ENCODED` nor in `_MASKING`. The optimum of a bounding model bounds all plans
-that the policy allows, with and without evictions.
+Mathematics: models/formulation/entitled.md, "The joint model". The model extends `Direct` of
+`solver.model.encoding`: for each group of equal running tasks on a node, an integer variable counts
+the evicted tasks. A bounding model only computes bounds and ignores rules that are neither in
+`_ENCODED` nor in `_MASKING`. The optimum of a bounding model bounds all plans that the policy
+allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -501,7 +501,7 @@ class _Presence:
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return the variables that count tasks of some gang classes (H,) on some node sets."""
+        """Return the variables that count tasks of `gang_classes` (H,) on the node sets `sets`."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class Preemptors:
     """Matches victims to preemptors: entitled gangs that use the victims' capacity.
 
-    On each node, a preemptor uses the capacity of victims at most up to the requests of its own
-    tasks. If a gang is evicted entirely, its preemptor must use the capacity of at least one
-    evicted task. Equal tasks of two gangs may swap nodes, because the model does not distinguish
-    them.
+    On each node, a preemptor can use the capacity of a further victim only if its tasks there
+    request more than its earlier victims release. If a gang is evicted entirely, its preemptor must
+    use the capacity of at least one evicted task. Equal tasks of two gangs may swap nodes, because
+    the model does not distinguish them.
 
     Attributes
     ----------
@@ -55,8 +55,9 @@ class Preemptors:
     ) -> list[Evict]:
         """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
-        A unit is a task, or all tasks of a gang that is evicted entirely. The preemptors of the
-        largest unit of a lending queue evict this unit after their other victims.
+        A unit is a task, or all tasks of a gang that is evicted entirely. The preemptors of a
+        lending queue's largest unit come last; each evicts its tasks of this unit after its other
+        victims.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)

@@ -125,7 +125,7 @@ class Blockers:
             return None
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
-        # Skip terms in which every domain is a single node, because these terms do not group nodes.
+        # Skip terms whose domains are single nodes, because these terms do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         domains = np.zeros(problem.num_nodes, np.int64)
         if wide:

@@ -114,9 +114,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the problem of `compile_minimum` if reclaims may override disruption budgets.
 
-        Only reclaims within a guarantee override budgets, and only budgets that yield to
-        guarantees. Returns None if such budgets protect no task that the gang can reclaim within a
-        guarantee.
+        Only reclaims within a guarantee override budgets, and only budgets that permit this.
+        Returns None if such budgets protect no task that the gang can reclaim within a guarantee.
         """
         if not self.lacks_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
             return None
@@ -126,7 +125,7 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, counts, overriding=overriding)
 
     def may_override_budgets(self, gang: int, state: EvictionState, *, grows: bool) -> bool:
-        """Return whether a gang may exceed a budget that yields to guarantees.
+        """Return whether a gang may exceed a budget that guarantees may override.
 
         The gang needs capacity for its minimum, or for one more task if `grows` is True.
         """
@@ -167,9 +166,10 @@ class EvictionCompiler:
         ----------
         rest
             (E,) maximum number of tasks beyond the gang's minimum. The queue then gains at most the
-            unused guarantees of itself and its ancestors. None means the gang's minimum.
+            unused guarantees of itself and its ancestors. None if the gang reclaims for its
+            minimum.
         overrides_budgets
-            Whether budgets that yield to guarantees do not limit the victims.
+            Whether the victims may exceed the budgets that guarantees may override.
 
         """
         queues, grows = self.problem.queues, rest is not None
@@ -363,7 +363,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks whose eviction relieves limits that a gain (R,) exceeds."""
+        """Return a mask (V,) of tasks whose evictions loosen a limit that `gain` (R,) exceeds."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, most in rows:
@@ -400,7 +400,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # The resources that the gang requests whichever of its tasks start.
+            # The resources that the gang requests, no matter which of its tasks start.
             always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
@@ -439,8 +439,7 @@ class EvictionCompiler:
     ) -> Bool:
         """Return a mask (V,) of the running tasks that may be evicted for a gang.
 
-        With `overrides_budgets`, reclaims within a guarantee override budgets that yield to
-        guarantees.
+        With `overrides_budgets`, reclaims within a guarantee override the budgets that permit this.
         """
         grows = not self.lacks_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave

@@ -37,8 +37,8 @@ class EvictionState:
         queues.
     firm
         (Q, R) the part of `used` that is certain: running tasks that are not evicted, and tasks
-        placed for gangs that evict. The session places all other pending gangs again after the
-        evictions, and may then place fewer.
+        placed for gangs that evict. After the evictions, the session places all other pending gangs
+        again, possibly with fewer tasks.
     spent
         Number of evicted tasks that each disruption budget protects, in the order of the snapshot.
     came
@@ -295,7 +295,7 @@ class GuaranteeReserve:
         (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
         Maximum sum of the top-level queues' `claims`. A gang that does not increase the sum may
-        start even above the maximum.
+        start even if the sum exceeds the maximum.
 
     """
 
@@ -378,7 +378,7 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the claim (Q,) of each queue: the larger one of its guarantee and its requirement.
+    """Return the claim (Q,) of each queue: the larger of its guarantee and its requirement.
 
     The requirement of a queue is its own usage plus the claims of its child queues.
     """

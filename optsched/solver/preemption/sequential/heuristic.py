@@ -47,7 +47,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The increase of `LendingSums` by one victim of a group, per constraint and per option."""
+    """The amounts by which one victim of a group increases `LendingSums`."""
 
     lendings: I64
     options: I64
@@ -58,15 +58,14 @@ class _Share(NamedTuple):
 class LendingState:
     """The lending constraints (axis L) of an eviction problem and all their options (axis O).
 
-    A lending constraint holds if one of its options holds. An option holds if the lender holds more
-    of a resource than it must keep until the lender's last victim is evicted. A victim changes only
-    the sums of its queue and the queue's ancestors, so a check need not read all victim groups.
+    A lending constraint holds if one of its options holds. An option holds if the lender, until its
+    last victim is evicted, holds more of a resource than it must keep. A victim changes only the
+    sums of its queue and the queue's ancestors, so a check need not read all victim groups.
 
     Attributes
     ----------
     sums
-        The sums over the selected victims. To remove the latest victims, assign an earlier object
-        to `sums`.
+        The sums over the selected victims. To undo `add`, assign the earlier object to `sums`.
 
     """
 

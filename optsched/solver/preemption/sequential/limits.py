@@ -118,7 +118,7 @@ class Limits:
     ) -> list[Limit]:
         """Return the limits that disruption budgets set on further evictions.
 
-        Budgets that yield to guarantees do not limit tasks in the mask `overriding` (V,).
+        Tasks in the mask `overriding` (V,) do not count for budgets that guarantees may override.
         """
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
@@ -185,8 +185,7 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on the victims that use no requested resource.
 
-        A victim that uses no requested resource is evicted only in a unit with a task that uses
-        one.
+        Such a victim is evicted only in a unit with a task that uses a requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False
@@ -212,7 +211,7 @@ class Unit(NamedTuple):
         evicted, all tasks of these groups are evicted.
     size
         (R,) an upper bound on the amounts that the unit's tasks hold. For each resource, the bound
-        assumes that tasks without the resource are in the unit.
+        counts every task that does not use the resource as a task of the unit.
 
     """
 

@@ -369,7 +369,7 @@ class _Stage:
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
             # A queue may reclaim its guarantee even if a victim gang is larger than the lender's
-            # excess, or if budgets that yield to guarantees protect it.
+            # excess, or if budgets that guarantees may override protect it.
             if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
                 return False
             self._hopeless.pop(gang, None)
@@ -523,7 +523,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution and the bounds on victims, or None for either one if unknown."""
+        """Return the best solution and the bounds on victims; each is None if unknown."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # The heuristic ignores rules on tasks that share a node, so first solve a model of few
@@ -635,7 +635,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the lowest bounds on victims of the domains that place as many tasks as `best`.
+    """Return the lowest bounds on victims among the solutions that place as many tasks as `best`.
 
     Returns None if any domain has no proved bounds.
     """
