@@ -100,8 +100,8 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 def acting_for(*manifests: Manifest) -> dict[str, str]:
     """Return the submitter annotation for an object that a controller creates from `manifests`.
 
-    The created object's submitters are those that admission recorded on all source objects. The
-    result is empty if a source object has no recorded submitters.
+    The created object gets every submitter that admission recorded on any of the source objects.
+    The result is empty if a source object has no recorded submitters.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):

@@ -75,7 +75,7 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# PodGroups, and owners of pods (such as ReplicaSets) whose annotations a PodGroup inherits.
+# Set on PodGroups, or on owners of pods (such as ReplicaSets), from which PodGroups inherit them.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
@@ -101,7 +101,7 @@ QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
 SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
 # Events.
-FULL_MESSAGE: Final = "optsched.io/full-message"  # A message that is too long for an Event.
+FULL_MESSAGE: Final = "optsched.io/full-message"  # The text of a message too long for an Event.
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"

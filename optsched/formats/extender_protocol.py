@@ -36,7 +36,7 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano's code for each task status (`pkg/scheduler/api/types.go`); each is a single bit."""
+"""Volcano's code for each task status (`pkg/scheduler/api/types.go`); a code is a single bit."""
 
 READY, NOT_READY = 1, 2
 

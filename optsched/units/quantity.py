@@ -233,9 +233,9 @@ def parse_resource_list(
     """Parse a ResourceList into base units; returns amounts and an error per invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
-    if others are invalid. Error messages name the list by `path`. With `whole_devices`, a fraction
-    of a device is an error, as for pod requests at the API server; it is still returned, rounded
-    up.
+    if others are invalid. Error messages name the list by `path`. If `whole_devices` is true, a
+    fraction of a device is an error, as in pod requests at the API server; the amount is still
+    returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -354,7 +354,8 @@ def parse_whole(text: str) -> int | None:
 def parse_decimal(text: str) -> Decimal | None:
     """Parse a number such as `2`, `-0.5` or `1e3`; returns None for any other string.
 
-    Unlike `float` and `Decimal`, it rejects `1_0`, `inf`, `nan` and digits of other scripts.
+    Unlike `float` and `Decimal`, the function rejects `1_0`, `inf`, `nan` and digits of other
+    scripts.
     """
     stripped = text.strip()
     return Decimal(stripped) if _DECIMAL.fullmatch(stripped) else None

@@ -268,7 +268,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is the memory or core amount per NPU; no node advertises it."""
+    """Return whether a resource is an amount of memory or cores per NPU; no node advertises one."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False

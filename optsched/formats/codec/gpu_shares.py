@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.cluster.node_resources import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""Pairs of a substring of GPU model names, and MIG geometries; the first match applies."""
+"""Pairs (substring of a GPU model name, MIG geometries); the first matching pair applies."""
 
 
 class DeviceTable(NamedTuple):

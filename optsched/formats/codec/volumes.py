@@ -302,7 +302,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 
 
 def class_nodes(storage_class: object) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a StorageClass waits for consumers, its allowed nodes, and field errors."""
+    """Parse a StorageClass; return whether it waits for consumers, its allowed nodes and errors."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

@@ -88,7 +88,7 @@ class GangStore:
         }
         self._held: dict[str, Reason] = {}
         self._assumed = GangAssumptions()
-        self._admitted: dict[str, str] = {}  # queue of admission, keyed by gang key
+        self._admitted: dict[str, str] = {}  # the queue at admission, keyed by gang key
         self._gangs = builder.gangs
         self.shuffles = ShuffleTimes()
 

@@ -63,8 +63,8 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot; `assemble` converts them back to an equal snapshot.
 
     Snapshots from `assemble` are encoded without loss. Other snapshots must list all namespaces,
-    have the built-in queues, and name the gangs of bare pods with the prefix `pod:`.
-    Raises ValueError if a claim waits for nodes that no storage class can express.
+    have the built-in queues, and name the gangs of bare pods with the prefix `pod:`. Raises
+    ValueError if the allowed nodes of a waiting claim cannot be written as a StorageClass.
     """
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
     residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}

@@ -345,8 +345,8 @@ class _PaiRole:
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read the jobs, tasks and machines in a folder.
 
-    A job arrives at its submission time, the start_time in the job table. It has all instances of
-    all its tasks, and runs from the first start to the last end of its tasks. An invalid task is
+    A job arrives at its submission time, the start_time in the job table. The job has all instances
+    of all its tasks, and runs from the first start to the last end of its tasks. An invalid task is
     reported, and its whole job is skipped, because the job would differ without the task.
 
     Parameters

@@ -140,7 +140,8 @@ def allocate_with_moves(
     """Return the percentage of GPUs allocated if few pods move, and how many pods moved.
 
     The search starts from the placement by FGD. At most `percent` percent of the placed pods may
-    move to another node or other GPUs, or be removed. The search ends after `seconds` by `clock`.
+    move to another node or other GPUs, or be removed. The search ends after `seconds`, as measured
+    by `clock`.
 
     Raises WrongPlan if more than `percent` percent of the pods move, or if `Experiment.check_plan`
     rejects the plan.

@@ -81,7 +81,8 @@ class Pool(Requests):
     def max_pods_per_node(self) -> I64:
         """Upper bound (K, N) on the number of pods of each class on each node.
 
-        The bound is the smallest number of pods that fit by any single resource.
+        For each resource, count the pods that fit by that resource alone; the smallest count is the
+        bound.
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)

@@ -285,7 +285,7 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each, and more GPU memory in total than there is.
+    """Gangs whose pods request one GPU share each, and in total more memory than the GPUs have.
 
     A GPU share must fit on one GPU. For example, a request for half a GPU fits on neither of two
     GPUs that are three quarters full.

@@ -3,8 +3,8 @@
 Column generation solves the linear program: bins with negative reduced cost become columns. Dual
 prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
 Integer item prices and the maximum total price of the items in a bin prove a lower bound. An
-integer program selects the fewest of given columns. If a solution covers an item type more often
-than required, the surplus items are removed from their bins.
+integer program selects the fewest given columns that cover all items. If a solution covers an item
+type more often than required, the surplus items are removed from their bins.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class _Search:
     def _choose(
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
-        """Pack the items that the fixed bins do not contain into the fewest further bins."""
+        """Pack the items outside the fixed bins into the fewest further bins."""
         from optsched.study.packing.column_generation import fewest_columns
 
         num_fixed = _count_bins(fixed)
@@ -296,7 +296,7 @@ class PackingWork:
     """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # Time limit by `clock`, which must be a function of the standard library.
+    seconds: float  # Limit measured by `clock`, which must be a standard library function.
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

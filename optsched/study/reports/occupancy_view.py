@@ -2,9 +2,9 @@
 
 In clusters with up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters, a
 cell represents one or more nodes; it shows their load and the queue that holds the most. Cells are
-filled from the left; the width of a gang's segment is the fraction of the cell that it holds.
-Adjacent cells that one gang holds entirely share a label. If a gang's name does not fit, the gang's
-number is shown instead.
+filled from the left; the width of a gang's segment is the fraction of the cell that it holds. If
+one gang fills several adjacent cells, these cells have one common label. If a gang's name does not
+fit, the gang's number is shown instead.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = (
-        f"A cell is {each}: the fill shows the load, the colour the queue that holds the most."
+        f"A cell is {each}. Its fill shows the load; its colour shows the queue that holds most."
     )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."

@@ -167,8 +167,8 @@ def _usage_section(found: Chargeback) -> Section:
         both = [([c.queue, c.user], c.amounts) for c in found.charges]
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
     note = (
-        "GPU hours count from when a pod is bound until it leaves its node. They are idle before "
-        "the gang has its minimum number of pods, and lost if the work must be repeated."
+        "GPU hours count from when a pod is bound until it leaves its node. GPU hours are idle "
+        "before the gang has its minimum number of pods, and lost if the work must be repeated."
     )
     return Section("usage", "GPU hours", tables, [note])
 
@@ -206,7 +206,7 @@ _PARTS: Final = (
     ("allocation", "allocation", "GPU time held, as a fraction of the GPU time of ready nodes"),
     ("utilisation", "utilisation", "like allocation, but for running gangs and without lost work"),
     ("fragmentation", "fragmentation", "fraction of idle GPUs that a typical task could not use"),
-    ("DRF distance", "drf_distance", "largest − least weighted dominant share of waiting queues"),
+    ("DRF distance", "drf_distance", "largest − smallest weighted dominant share, waiting queues"),
     ("treated unfairly", "ftf_unfair", "gangs with ρ above 1.1"),
     ("gap", "gap", "relative distance of objective values from their bounds"),
 )  # fmt: skip

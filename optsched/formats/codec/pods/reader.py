@@ -396,7 +396,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """Return a pod's index in its role, from an annotation, label or the name; -1 if unknown."""
+    """Return a pod's index in its role, from an annotation, a label or its name; -1 if unknown."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not is_decimal(text, _MAX_DIGITS):
         return -1
