@@ -108,7 +108,7 @@ class Findings:
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on_queue(self, name: str) -> None:
-        """Record a queue on which a problem depends, to read it again before the denial."""
+        """Record a queue that caused a problem; it is re-read before the request is denied."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(QUEUE, "", name)] = None
 
@@ -132,7 +132,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question; record an unanswered one and return `default`."""
+        """Return the answer to a question, or record the question and return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer

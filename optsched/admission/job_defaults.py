@@ -36,8 +36,8 @@ class _Filler:
     def __init__(self, spec: Raw, findings: Findings) -> None:
         self.spec = spec
         self._findings = findings
-        # Maps the `id()` of each copy of a list or mapping to the copy. As long as a copy is kept,
-        # Python does not reuse its id.
+        # Maps the `id()` of each copied list or mapping to the copy. Keeping the copy prevents
+        # Python from reusing its id.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NOT_DAG: Final = "jobflow flow is not dag"
 _MAX_NAME: Final = 52
-"""Maximum length of a CronJob's name; the names of its jobs append a dash and ten digits."""
+"""Maximum length of a CronJob's name; a job's name is this name, a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 
@@ -73,8 +73,8 @@ def validate_template(review: Review) -> None:
 def _check_template(spec: Raw, job: str, path: str, review: Review) -> None:
     """Deny an invalid job template; its queue may be created later.
 
-    `job` is the longest name of a job that is created from the template. `path` is the path of the
-    job's spec in messages.
+    `job` is the longest name that a job created from the template can have. `path` is the path of
+    the job's spec in messages.
     """
     queue_name = check_job_spec(spec, job, review, path).queue
     queue = review.world.queue(queue_name)

@@ -161,7 +161,7 @@ def _check_change(old: Raw, new: Raw, review: Review) -> None:
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:
-    """Return whether a job update increases no pod count and keeps the PriorityClass."""
+    """Return whether a job update neither increases a pod count nor changes the PriorityClass."""
     if _find_difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
         return False
     pairs = [

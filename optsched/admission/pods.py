@@ -96,7 +96,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a pod with invalid annotations, or whose queue or PodGroup its submitter may not use."""
+    """Deny a pod that has invalid annotations, or a queue or PodGroup its submitter may not use."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if not isinstance(scheduler, str | None):
         review.deny("spec.schedulerName: is not a string: write the name of a scheduler")
@@ -187,7 +187,7 @@ def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a record of the PodGroup that a new pod joins, and of the queue of that PodGroup.
+    """Return a record with the UID of the PodGroup that a new pod joins, and the group's queue.
 
     The record is empty if the PodGroup does not exist. For a bare pod, the record names only the
     queue; it is empty if the queue does not exist or a submitter may not use the queue.

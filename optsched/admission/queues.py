@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""Prefix of the parser errors that are dropped; `_check_amounts` reports them as Volcano does."""
+"""Prefix of parser errors that are dropped; `_check_amounts` reports them in Volcano's format."""
 
 
 def mutate(review: Review) -> None:
@@ -118,7 +118,7 @@ def validate(review: Review) -> None:
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
-    """Return whether an update of a queue changes no field that is validated."""
+    """Return whether an update leaves the spec and hierarchy annotations of a queue unchanged."""
     pairs = [annotations_of(each) for each in (old, new)]
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)

@@ -52,7 +52,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Service accounts of the job controllers; the jobs whose pods they create were reviewed."""
+"""Service accounts of job controllers; they create pods only for jobs that were reviewed."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",
@@ -232,7 +232,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The request is denied whatever the answers to the questions would be.
+        # The request is denied regardless of the answers to the open questions.
         return replace(found.response(), questions=())
     return found.response()
 

@@ -175,7 +175,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny a user who is in no access list of a restricted queue and may not `use` it by RBAC."""
+    """Deny a user whom neither an access list nor RBAC allows to use a restricted queue."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)

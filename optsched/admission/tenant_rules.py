@@ -109,8 +109,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny PodGroup annotations that only schedulers may write; users may only remove them.
 
-    These annotations record evicted pods, the capacity reserved for moved pods, and when a plugin
-    last moved pods in the cluster.
+    These annotations record evicted pods, the capacity reserved for moved pods, and the time at
+    which a plugin last moved pods in the cluster.
     """
     after = annotations_of(review.request.obj or {})
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -204,7 +204,7 @@ def _list_owners(obj: Raw | None) -> list[Raw]:
 
 
 def _identity_of(owner: Raw) -> tuple[str, str, str]:
-    """Return an owner's (group, kind, UID); in a forged reference, they may not belong together."""
+    """Return an owner's (group, kind, UID); a forged reference may mix those of two objects."""
     group = str(owner.get("apiVersion")).rpartition("/")[0]
     return group, str(owner.get("kind")), str(owner.get("uid"))
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 JOBS = (1, 2, 5)
 _NOT_AS_EXPECTED: Final = (
-    "not as expected: with gangs every job finishes, without gangs several jobs deadlock"
+    "unexpected result: with gangs, every job should finish; without, several should deadlock"
 )
 RUN_SECONDS = 3.0
 QUIET_SECONDS = 3.0
@@ -208,6 +208,6 @@ class _Emulated:
                 self._cluster.delete(kind, f"{NAMESPACE}/{obj['metadata']['name']}")
 
     def advance(self) -> float:
-        time.sleep(0.02)  # the user should be able to watch
+        time.sleep(0.02)  # slow enough for the user to watch
         self._cluster.advance(500)
         return self._cluster.now_ms / 1000

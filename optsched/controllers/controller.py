@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index that lists the objects of one kind under values other than their names.
+    """An index of the objects of one kind by values other than their names.
 
-    `values` returns the values under which an object is listed; it may read only this object.
+    `values` returns the values by which an object is indexed; it may read only this object.
     """
 
     kind: Kind
@@ -57,16 +57,16 @@ class World(Protocol):
         """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
-        """Return the objects that an index lists under a value.
+        """Return the objects with the given value in an index.
 
         The index must be in `Controller.indexes`.
         """
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return the metadata of an object outside of all watches, or None if it is unknown.
+        """Return the metadata of an object that no watch reports, or None if it is unknown.
 
-        The metadata is known for a few seconds after the API server refused to create an object
-        because an object with this name exists.
+        The metadata is known for a few seconds after the API server rejected a creation because an
+        object with this name exists.
         """
 
     def is_answered(self, question: Question) -> bool:
@@ -85,8 +85,8 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 class Scope:
     """Restricts which objects of a kind are watched; controllers do not see any other object.
 
-    The watched objects have this namespace, this name and a label with this key. An empty string
-    means no restriction.
+    The watched objects are in `namespace`, are named `name` and have a label with the key `label`.
+    An empty string means no restriction.
     """
 
     namespace: str = ""
@@ -120,8 +120,9 @@ class Controller:
         Returns the effects for an object, which may not exist; see `existing`.
     wakes
         For each kind, a function that returns the objects to reconcile after an object of this kind
-        has changed. This function is called with the old and the new state of the changed object,
-        or with the last state of a deleted object. Changed objects of `kind` are always reconciled.
+        has changed. The functions in `wakes` are called with the old and the new state of a changed
+        object, or with the last state of a deleted object. Changed objects of `kind` are always
+        reconciled.
     indexes
         The indexes that the controller passes to `World.list_indexed`.
     reads
@@ -174,7 +175,7 @@ def existing(
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a function that returns the controlling owner of an object if the owner has `kind`."""
+    """Return a `Wakes` function that returns an object's controlling owner if it is of `kind`."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

@@ -315,7 +315,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
     if [each.get("uid") for each in records(have, "active")] == [
         uid_of(job) for job in active_jobs
     ]:
-        # A change of only an active job's resource version needs no patch.
+        # If only the resource version of an active job has changed, no patch is needed.
         changed.pop("active", None)
     if not changed:
         return None

@@ -32,7 +32,8 @@ class Propagation(StrEnum):
 class Create:
     """Create an object.
 
-    A repeated reconciliation must choose the same name, so that the object is created only once.
+    The object's name must be deterministic, so that a repeated reconciliation creates no second
+    object.
     """
 
     kind: Kind
@@ -81,8 +82,8 @@ class PatchStatus(Patch):
 
     `may_wait_s` is the number of seconds for which the patch may be deferred. It is positive for
     changes, such as those of pod counts, that affect no decision and are often followed by more
-    changes. A deferred object is reconciled again after this time, or later if its status was
-    written recently.
+    changes. If the patch is deferred, the object is reconciled again after this time, or later if
+    its status was written recently.
     """
 
     may_wait_s: float = 0.0

@@ -230,7 +230,7 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # A node belongs to one group per label, up to the first label that it does not have.
+            # Each label adds the node to a group of one tier, up to the first label that it lacks.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)
@@ -262,7 +262,7 @@ class Discovery:
 
     @property
     def controller(self) -> Controller:
-        """The controller for HyperNode discovery; it watches its ConfigMap, nodes, HyperNodes."""
+        """The discovery controller; it watches its ConfigMap, nodes and HyperNodes."""
         return Controller(
             name="hypernode",
             kind=CONFIG_MAP,

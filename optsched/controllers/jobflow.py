@@ -74,7 +74,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Fields that may identify list items: an item of a patch changes the item with the same value."""
+"""Fields that identify list items: a patch item changes the item with the same field value."""
 
 
 def job_name(flow: str, template: str) -> str:
@@ -86,9 +86,9 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs keyed by template name.
 
-    `foreign` lists the names that the JobFlow's jobs should have, but that jobs of other owners
-    have. `deleted_jobs` holds the templates whose job completed and was then deleted, for example
-    after its TTL.
+    `foreign` lists the names of the JobFlow's jobs that jobs of other owners already have.
+    `deleted_jobs` holds the templates whose job completed and was then deleted, for example after
+    its TTL.
     """
 
     flow: JobFlow

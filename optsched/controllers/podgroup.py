@@ -303,7 +303,7 @@ def _read_topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """Return the controller of an object, or None if it is missing or its kind not in `OWNERS`."""
+    """Return an object's controller, or None if it is missing or of a kind not in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None
@@ -344,7 +344,7 @@ def _is_annotated(pod: Manifest) -> bool:
 
 
 def _find_obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
-    """Return the reason (code, message) that a queue accepts no PodGroup, or None if it does."""
+    """Return (code, message) if a queue accepts no PodGroups, and None if it does."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         listed = world.listed(QUEUE)

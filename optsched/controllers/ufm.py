@@ -54,9 +54,9 @@ def read_links(body: bytes) -> tuple[Link, ...]:
     try:
         ports = json.loads(body)
     except (ValueError, RecursionError) as e:
-        raise UfmError(f"the answer is not JSON: {why_unreadable(e)}") from e
+        raise UfmError(f"the response is not JSON: {why_unreadable(e)}") from e
     if not isinstance(ports, list):
-        raise UfmError("the answer is not a list of ports")
+        raise UfmError("the response is not a list of ports")
     found: set[Link] = set()
     for port in ports:
         if isinstance(port, dict) and _HOST_PORT in str(port.get("description")):
@@ -69,7 +69,7 @@ def read_links(body: bytes) -> tuple[Link, ...]:
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return a (leaf switch, hosts) pair for each group of hosts that leaf switches connect.
 
-    The switch is the first of the group by name. Pairs and hosts are sorted by name.
+    The switch is the one whose name sorts first in the group. Pairs and hosts are sorted by name.
     """
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)

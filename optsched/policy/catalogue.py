@@ -153,8 +153,8 @@ class PluginSource:
     folder
         The folder with plugin files, or None.
     read
-        A function that returns the (path, text) pair of each file in a folder, sorted by path. The
-        function may raise OSError or UnicodeError.
+        A function that returns the (path, text) pair of each file in a folder, sorted by path.
+        `read` may raise OSError or UnicodeError.
     entries
         The entry points in the group `optsched.plugins`.
     action_entries
@@ -236,7 +236,7 @@ class PluginSource:
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # `dataclasses` looks for the module there
+            sys.modules[module.__name__] = module  # `dataclasses` needs this entry
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
@@ -258,7 +258,7 @@ class Catalogue:
         Entry points of plugins and actions, keyed by name. An entry point is loaded when a policy
         names its plugin or action.
     warnings
-        A warning for each entry point with the name of a plugin or action that is already loaded.
+        A warning for each entry point whose name a loaded plugin or action already has.
     """
 
     plugins: Mapping[str, Plugin]

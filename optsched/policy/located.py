@@ -385,7 +385,7 @@ def read_quantity(node: Node, findings: Findings) -> str | None:
 def read_choice(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
     """Return a string that is one of `names`; otherwise report an error and return None.
 
-    The message calls the accepted strings by the noun `what`, such as "level".
+    `what` is the noun for the accepted strings in the message, such as "level".
     """
     word = read_string(node, findings)
     if word is None or word in names:

@@ -163,7 +163,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or action; messages call it by the text `owner`."""
+    """Return the valid arguments of a plugin or action, which messages call `owner`."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -224,8 +224,8 @@ class TierReader:
     spots
         Maps each plugin name to its position in the file.
     is_complete
-        Whether every plugin in every tier could be read. If it is false, levels without their rule
-        are not reported.
+        Whether every plugin in every tier could be read. If `is_complete` is false, objective
+        levels without a rule are not reported.
     rule_owners
         Maps each custom rule name to the name of the custom plugin that defines the rule.
     """
@@ -259,7 +259,7 @@ class TierReader:
         for name, text in found[1:]:
             first, other = found[0]
             if parse_duration_ms(text) != parse_duration_ms(other):
-                message = f"{HALF_LIFE} is {text} here, but {other} with {first}; write one value"
+                message = f"{HALF_LIFE} is {text} here, but {other} in {first}; set equal values"
                 self.findings.error(self.spots[name], message)
         return tiers
 
@@ -408,7 +408,7 @@ A level has no effect if the policy enables none of these plugins.
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
-    """Return the objective levels on which the plugins in `tiers` have an effect, in order."""
+    """Return, in order, the objective levels that have an effect with the plugins in `tiers`."""
     kept = list(tiers)
     return tuple(level for level in LEVELS if has_effect(level, kept))
 

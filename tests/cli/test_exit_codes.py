@@ -456,7 +456,7 @@ def test_a_demo_that_goes_wrong_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("optsched.cli.demo_command.JOBS", (1,))
     result = CliRunner().invoke(main, ["demo", "--emulated"])
     assert result.exit_code == 1
-    assert result.stderr.startswith("not as expected: with gangs every job finishes")
+    assert result.stderr.startswith("unexpected result: with gangs, every job should finish")
 
 
 def test_solve_ends_with_3_where_no_plan_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -585,7 +585,7 @@ def test_quotas_leave_out_pods_beyond_the_minimum(
         assert entry["reason"]["code"] == "ResourceQuotaExceeded"
         assert message.startswith(f"{left_out} not created: the ResourceQuota {CONTEXT}/q allows")
         assert message.endswith(
-            "3 pods are in use including the other pods, and one more pod requests 1 pods"
+            "3 pods are in use, including other new pods, and one more pod requests 1 pods"
         )
     else:
         assert entry["reason"] is None

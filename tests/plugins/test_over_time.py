@@ -201,7 +201,7 @@ def test_a_half_life_that_is_none_is_refused_with_its_place(text):
 
 def test_there_is_one_half_life():
     more = "  - {name: drf, arguments: {usage.halfLife: 2h}}\n"
-    with pytest.raises(PolicyError, match=r"usage\.halfLife is 2h here, but 1h with capacity"):
+    with pytest.raises(PolicyError, match=r"usage\.halfLife is 2h here, but 1h in capacity"):
         parse_policy(CONF.format(plugin="capacity", text="1h", more=more), "x.conf")
     same = more.replace("2h", "60m")
     policy = parse_policy(CONF.format(plugin="capacity", text="1h", more=same), "x.conf")

@@ -107,7 +107,7 @@ def show_crash(
 class PlainCommand(click.Command):
     """A command whose error messages contain no control characters."""
 
-    def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click declares it
+    def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  click's signature
         """See `click.Command`."""
         sys.excepthook = show_crash
         return super().main(*given, **more)
@@ -117,7 +117,7 @@ class PlainCommand(click.Command):
         with plain_errors():
             return super().make_context(*given, **more)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click declares it
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  click's signature
         """See `click.Command`."""
         with plain_errors():
             return super().invoke(ctx)
@@ -145,7 +145,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class ExitCodeCommand(PlainCommand):
     """A command with the documented exit codes for Ctrl-C and for a full disk."""
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click declares it
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  click's signature
         """See `click.Command`."""
         with plain_errors():
             try:

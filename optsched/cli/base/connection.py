@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text in the error message of a webhook's denial.
+"""Text that identifies a webhook's denial in an error message.
 
-The HTTP status is ambiguous, because a missing permission may have the same status.
+The HTTP status does not identify a denial: a missing permission may have the same status.
 """
 
 _MISSING_RIGHT: Final = re.compile(

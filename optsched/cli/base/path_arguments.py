@@ -144,7 +144,7 @@ class InputPath(click.Path):
         """See `click.ParamType`."""
         check_path(str(value))
         path = Path(str(super().convert(value, param, ctx)))
-        if os.path.isdir(path):  # noqa: PTH112  unlike Path.is_dir, False where it is forbidden
+        if os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             check_readable_folder(path)
         return path
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
-"""Garbage collection thresholds of a service, which free the garbage of earlier sessions.
+"""Garbage collection thresholds of a service, low enough to free garbage of earlier sessions.
 
 With the larger `THRESHOLDS`, a full collection would never run.
 """

@@ -258,7 +258,7 @@ OLD_QUEUES: Final = Table(
 
 
 def order_as_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return (queue, prefix) pairs in tree order; a prefix holds the tree lines before a name.
+    """Return (queue, prefix) pairs in tree order; the prefix draws the tree before a name.
 
     A queue whose parent does not exist, or that is its own ancestor, is at the top level.
     """
@@ -282,7 +282,7 @@ def _append_descendants(
 ) -> None:
     """Append the descendants of the queue `parent` to `found`.
 
-    `margins` holds the prefix of the first line of a subtree, and the prefix of all other lines.
+    `margins` holds the prefixes of a subtree's first line and of its other lines.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):
@@ -417,7 +417,7 @@ def queue_of_pod(pod: Raw) -> str:
 
 
 def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
-    """Return the table of jobs with their queue positions in a column after the phase."""
+    """Return the job table with an additional column for queue positions, after the phase."""
     column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
     at = [c.heading for c in table.columns].index("Phase") + 1
     return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))

@@ -169,7 +169,7 @@ class QuotaUsage:
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods to the usage. If they exceed a quota, return why and whether they never fit."""
+        """Add pods to the usage; if they exceed a quota, return why and whether they never fit."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -199,8 +199,8 @@ class QuotaUsage:
         what = "1 pod is" if number == 1 else f"{number} pods are"
         allowed, used, request = first.texts()
         message = (
-            f"{what} not created: the ResourceQuota {first.quota} allows {allowed}: {used} are in "
-            f"use including the other pods, and one more pod requests {request}"
+            f"{what} not created: the ResourceQuota {first.quota} allows {allowed}; {used} are in "
+            f"use, including other new pods, and one more pod requests {request}"
         )
         return kept, Reason(ReasonCode.QUOTA, message)
 

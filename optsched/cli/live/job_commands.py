@@ -204,7 +204,7 @@ def show_jobs(
     *,
     with_position: bool = False,
 ) -> None:
-    """Print the jobs of a namespace, or of all namespaces for None.
+    """Print the jobs of a namespace; None stands for all namespaces.
 
     `which` holds the filters queue, scheduler, selector and labels. The table without `-o wide` has
     the columns of `vcctl`. `with_position` adds queue positions, for which the whole cluster is
@@ -218,7 +218,7 @@ def show_jobs(
         if with_position:
             from optsched.cli.live.cluster_state import read_cluster
 
-            # Read the cluster first, so a missing permission is reported without other remarks.
+            # Read the cluster first, so that a missing permission is the only message.
             cluster = await read_cluster(client)
         wants_queues = bool(which.get("queue")) or form == WIDE
         queues = await queues_of_groups(client, namespace) if wants_queues else {}

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 
 MOST_OTHERS: Final = 5
-"""Maximum number of problems to print about the cluster's own objects; it may have thousands."""
+"""Maximum number of problems to print about cluster objects, which may have thousands."""
 
 _NONE: Final = "<none>"
 _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
@@ -434,7 +434,7 @@ def _decide(
             found = predict(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
-    # Print every problem of an added object, but at most `MOST_OTHERS` of the cluster's objects.
+    # Print all problems of added objects, but at most `MOST_OTHERS` problems of other objects.
     groups = [gang.group for gang in request.gangs if gang.group is not None]
     added_objects = [
         *request.objects,

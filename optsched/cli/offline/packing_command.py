@@ -129,7 +129,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
 def _pack_instance(
     console: Console, worker: WorkerProcess, instance: VbpInstance, work: PackingWork
 ) -> tuple[Packed | None, int]:
-    """Return an instance's packing, or None, and an exit code: 0 unless it failed or stopped."""
+    """Return the packing or None, and an exit code: 0 unless packing failed or was stopped."""
     clock, latest, code = SystemClock(), None, 0
     start_s = clock.monotonic()
     try:

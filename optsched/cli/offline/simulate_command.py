@@ -288,7 +288,7 @@ class _Run:
         return self.stop
 
     def _run_steps(self, file: IO[str] | None, report_progress: Callable[[str], None]) -> None:
-        assert self.simulation is not None  # noqa: S101  `play` sets it first
+        assert self.simulation is not None  # noqa: S101  `play` sets the simulation first
         next_checkpoint = self.tally.num_events + self.flags.checkpoint
         while not self.stop and (events := self.simulation.step()) is not None:
             text = lines(events)
@@ -316,7 +316,7 @@ class _Run:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """The identity of the replay; checkpoints with another identity are rejected."""
+        """The data that identify the replay; a checkpoint with other data is rejected."""
         flags = self.flags
         return {
             "optsched": __version__,
@@ -379,7 +379,7 @@ class _Run:
     def truncate_partial_event(self) -> str:
         """Remove the partial event that a full disk left; return a message about the kept events.
 
-        `result.json` is already marked incomplete. If the disk has space again, the file is
+        `result.json` is already marked incomplete. If the disk has space again, `result.json` is
         rewritten with the number of kept events.
         """
         if self.flags.out is None:

@@ -142,7 +142,7 @@ def _print_omitted(console: Console, number: int, what: str) -> None:
 
 
 BEYOND: Final = 10.0
-"""Relative gaps from this value on are printed as `above ...`."""
+"""Relative gaps of at least this value are printed as `above ...`."""
 
 
 @contextmanager

@@ -94,14 +94,14 @@ class ModelFiles:
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return the file paths of one model; `self` names folders with a file for each model."""
+        """Return one model's file paths; the paths in `self` are folders with a file per model."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
         )
 
     def written(self) -> Sequence[Path]:
-        """Return the paths of the plan and the result, where given."""
+        """Return the paths of the plan and the result that are not None."""
         return [path for path in (self.out, self.result) if path is not None]
 
 

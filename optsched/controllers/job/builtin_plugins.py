@@ -65,9 +65,9 @@ def _add_port(containers: Iterable[Container], name: str, port: int) -> None:
 
 
 def _change_env_pod(draft: Draft, flags: Flags) -> None:
-    """Set the environment variables with the pod's index and with its task's number of pods.
+    """Set the environment variables for the pod's index and its task's number of replicas.
 
-    Volcano sets only the index, although its guides also document the variables with the number.
+    Volcano sets only the index, although its guides document variables for both.
     """
     _add_env(
         draft.all_containers,
@@ -92,7 +92,7 @@ def _config_name(job: Job) -> str:
 
 
 def _list_hosts(job: Job) -> dict[str, str]:
-    """Return the ConfigMap's data: each task's host names (as file and list) and their number."""
+    """Return each task's host names, one per line and comma-separated, and their number."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -119,7 +119,7 @@ def _change_svc_pod(draft: Draft, flags: Flags) -> None:
 
 
 def _list_host_variables(job: Job, config: str) -> list[dict[str, Any]]:
-    """Return the environment variables with each task's hosts, their number and the first host."""
+    """Return the environment variables for each task's hosts, number of hosts and first host."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
     names = (f"VC_{task}_{suffix}" for task in tasks for suffix in ("HOSTS", "NUM"))
     listed = [
@@ -187,7 +187,7 @@ def _secret_name(job: Job) -> str:
 
 
 def _write_ssh_config(job: Job, port: int = _STANDARD_SSH_PORT) -> str:
-    """Return the SSH client configuration: the address of each host, and no host key checks."""
+    """Return an SSH client configuration with each host's address and without host key checks."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in job.spec.tasks:
         for name, address in hosts(job.meta.name, task):
@@ -209,7 +209,7 @@ def _change_ssh_pod(draft: Draft, flags: Flags) -> None:
 
 
 def _list_ssh_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
-    """Return the plugin's Secret, with the given or a generated key pair and the configuration."""
+    """Return the Secret with the SSH configuration and the job's key pair, given or generated."""
     config = {"data": {"config": _encode_base64(_write_ssh_config(job, flags.number(_SSH_PORT)))}}
     make = partial(_build_ssh_secret, config["data"])
     given_keys = KeyPair(flags.text(_SSH_PRIVATE_KEY), flags.text(_SSH_PUBLIC_KEY))

@@ -45,14 +45,14 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """Return the result of `host` for each pod of the task.
+    """Return the host name and the DNS name of each pod of a task.
 
-    If the template sets a host name, all pods have it, and the list has at most one item.
+    If the template sets a host name, all pods share it, and the list has at most one item.
     """
     if template_spec(task).get("hostname"):
         return [host(job, task, 0)] if task.replicas else []
     # Each reconciliation of a job with the plugin svc computes all host names of the job. A common
-    # prefix makes this faster than calls of `host` for each pod.
+    # prefix makes this faster than calling `host` for each pod.
     domain = template_spec(task).get("subdomain") or job
     prefix = pod_name(job, task.name, 0)[:-1]
     names = [f"{prefix}{index}" for index in range(task.replicas)]

@@ -163,7 +163,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return `observed` for a job whose status was changed, which may make pods outdated."""
+    """Return `observed` with the job `job`, whose changed status may make pods outdated."""
     views = [_build_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)

@@ -115,7 +115,7 @@ def minimums(job: Job) -> dict[str, Any]:
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """Return the total requests and quota usage of the pods in the job's minimum."""
     ordered = sorted(first_tasks(job), key=lambda task: -_read_priority(task, get_class))
-    # First count the pods in the minimums of the tasks, then other pods up to the job's minimum.
+    # Count each task's `minAvailable` pods first, then other pods up to the job's minimum.
     limits = [
         *((task, task.min_available) for task in ordered),
         *((task, max(0, task.replicas - task.min_available)) for task in ordered),
@@ -207,8 +207,8 @@ def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
 def _compute_usage(task: TaskSpec) -> dict[str, int]:
     """Return the requests and quota usage of one pod of a task, keyed by resource.
 
-    As in Volcano, the request is 0 for a resource that has only a limit. For quotas on `requests.…`
-    the limit counts, because the API server copies it to the pod's request.
+    As in Volcano, the request is 0 for a resource that has only a limit. The limit still counts as
+    usage of a quota on `requests.…`, because the API server copies it to the pod's request.
     """
     template = template_spec(task)
     named = dict(template)

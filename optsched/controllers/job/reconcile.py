@@ -123,7 +123,7 @@ class Cost(Enum):
     """Whether a restart uses one of the job's `maxRetry` retries."""
 
     NOTHING = "nothing"
-    ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
+    ALL_BUT_THE_LAST = "a retry, unless this retry would fail the job"
     RETRY = "a retry"
 
 
@@ -254,7 +254,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
 
 
 def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
-    """Return whether a restart uses a retry; by default, a deleted pod never uses the last one."""
+    """Return the cost of a restart; by default, a pod deletion never uses the last retry."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if occurrence.is_disruption:
@@ -539,7 +539,7 @@ SCOPES: Final = dict.fromkeys(
 
 
 def job_controller(options: Options) -> Controller:
-    """Return the job controller; it watches no Secrets if the plugin ssh is disabled."""
+    """Return the job controller; it does not watch Secrets if the plugin `ssh` is disabled."""
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(

@@ -127,7 +127,7 @@ _NUMBERS: Final = frozenset(
         "taskStatusCount",
     }
 )
-"""Status fields that may change with every change of one of the job's pods."""
+"""Status fields that may change whenever one of the job's pods changes."""
 
 STARTING_S: Final = 2.5
 """Seconds for which new pod counts of a pending job may be deferred; most pods start within this
