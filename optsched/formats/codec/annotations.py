@@ -195,7 +195,7 @@ def owner_of(meta: ObjectMeta) -> str:
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may restart on another node; the default is whether it has an owner."""
+    """Return whether a pod may restart on another node; by default, pods with an owner may."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))

@@ -108,7 +108,7 @@ class AssumedAllocation:
 
 
 def is_newer(reported: int | None, stored: int | None) -> bool:
-    """Return whether a reported version is at least the stored one; False if either is unknown."""
+    """Return whether a reported version is at least the stored version; False if one is unknown."""
     return reported is not None and stored is not None and reported >= stored
 
 

@@ -121,7 +121,7 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume, until a watch confirms it, that a gang has the annotation `MOVES` with `text`."""
+        """Assume that a gang has the annotation `MOVES` with `text` until a watch confirms it."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._assumed.moves[key] = uid_of(gang), text

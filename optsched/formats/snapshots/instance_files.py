@@ -244,7 +244,7 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress | None = N
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:
-    """Yield (object, line number) for a document, or for each item if it is a List."""
+    """Yield (object, line number) for a document, or for each item if the document is a List."""
     value = part.value
     if value is None:
         return

@@ -385,14 +385,14 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and its assumption unless the report confirms or refutes it."""
+    """Return the reported task, and the assumption that the report neither confirms nor refutes."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # Only a finished pod, or a new pod with its name, contradicts an assumption.
+    # An assumption is contradicted only if the pod has finished or a new pod has its name.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 

@@ -328,7 +328,7 @@ def build_trace(
     problems: Sequence[TraceProblem],
     queues: Sequence[Queue] = (),
 ) -> Found:
-    """Build a trace from jobs in the given order; it starts with the first job.
+    """Build a trace from jobs in the given order; time 0 is the arrival of the first job.
 
     Requests for a resource that no node offers are dropped. Jobs that request nothing else are
     skipped, and their number is reported. `sound_trace` reports jobs that cannot be replayed.

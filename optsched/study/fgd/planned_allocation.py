@@ -8,7 +8,7 @@ placement of pods that together request slightly more than all GPUs (`optsched.s
 Each planned pod becomes a slot: capacity for one pod of its class on its node.
 
 A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
-slot of another class. If there is no such slot, the pod takes capacity outside the slots, on the
+slot of another class. If no slot is large enough, the pod takes capacity outside the slots, on the
 node with the best FGD score. As a last resort, the pod takes any idle capacity, and the slots that
 use this capacity are dropped. A pod that fits on some node is never rejected.
 

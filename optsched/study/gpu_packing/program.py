@@ -8,14 +8,14 @@ Constraints limit the GPUs, the GPU shares of each size, CPU, memory, and the nu
 class. Valid inequalities for CPU and memory tighten the relaxation: for z = 2, 3, 4, Σ_k ⌊z·size_k
 / (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1), where size_k is the request of a pod of class k, idle is the
 idle capacity of a node of class c, and n_c is the number of these nodes. Proof: on one node, Σ_k
-z·size_k·x / (idle + 1) < z. If the coefficients are rounded down, the left side is an integer, so
-it is at most z − 1.
+z·size_k·x / (idle + 1) < z. With coefficients rounded down, the left side is an integer, so it is
+at most z − 1.
 
 `round_to_layout` solves the program with integer variables, and with only the patterns that have
-the highest reduced profits or that the fractional solution uses. It then assigns single pods and
-shared GPUs to the nodes of their node class, the largest first. A pod or shared GPU goes to the
-node with the most spare CPU and memory, after subtracting what pods on the node's idle GPUs are
-expected to request.
+the highest reduced profits or that the fractional solution uses. `round_to_layout` then assigns
+single pods and shared GPUs to the nodes of their node class, the largest first. A pod or shared GPU
+goes to the node with the most spare CPU and memory, after subtracting what pods on the node's idle
+GPUs are expected to request.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Present:
     pod_class: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # Number of these pods that stay on their GPUs.
+    staying: int  # Number of the pods that stay on their GPUs.
 
 
 def repack_moving(

@@ -31,8 +31,8 @@ class Effort:
 
     nodes: int = 6  # Number of nodes in a neighbourhood.
     seconds: float = 0.5  # Limit for one neighbourhood, in CP-SAT deterministic time.
-    # The probability that a node is drawn is proportional to its idle GPU capacity plus this floor,
-    # in thousandths of a GPU.
+    # The probability that a node is drawn is proportional to its idle GPU capacity plus `floor`,
+    # both in thousandths of a GPU.
     floor: int = 50
 
 

@@ -1,7 +1,7 @@
 """The instance catalogue, which lists instances with their parameters and best known plans.
 
-The catalogue is the file `instances/catalogue.yaml` with the schema `SCHEMA`; docs/instances.md
-explains it.
+The catalogue is the file `instances/catalogue.yaml`; `SCHEMA` is its schema, and docs/instances.md
+explains its fields.
 """
 
 from __future__ import annotations

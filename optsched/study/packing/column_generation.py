@@ -262,7 +262,8 @@ class Columns:
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Return the most used columns that fit the remaining items.
 
-        Columns with at least one use come first. The others are sorted by use with random noise.
+        Columns with at least one use come first. The other columns are sorted by use with random
+        noise.
 
         Parameters
         ----------
@@ -273,8 +274,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of returned columns, as a fraction of the sum of all uses. This maximum
-            is never below the number of columns with at least one use.
+            Maximum number of returned columns, as a fraction of the sum of all uses; at least the
+            number of columns with at least one use.
 
         """
         at = np.flatnonzero(uses > TOLERANCE)

@@ -91,7 +91,7 @@ class RepeatedBins(Sequence[Bin]):
         return sum(number for _, number in self.copies)
 
     def __iter__(self) -> Iterator[Bin]:
-        """Yield the bins in order, each as often as it has copies."""
+        """Yield the bins in order, one element per copy of a bin."""
         return chain.from_iterable(repeat(inside, number) for inside, number in self.copies)
 
     @overload

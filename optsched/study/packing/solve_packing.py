@@ -165,7 +165,7 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Remove surplus items from a packing; keep the packing if it has the fewest bins so far.
+        """Remove surplus items from a packing; store the packing if it has the fewest bins so far.
 
         A packing that lacks items or exceeds the capacity is discarded.
         """

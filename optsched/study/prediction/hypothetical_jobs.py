@@ -88,8 +88,8 @@ class Predictions:
 class AddedObjects:
     """The hypothetical objects that are added to the cluster."""
 
-    # Pods and PodGroups in this list must not exist in the cluster. Objects of other kinds may
-    # replace existing objects.
+    # Added pods and PodGroups must not exist in the cluster. Objects of other kinds may replace
+    # existing objects.
     objects: Sequence[Manifest]
     # Pods that a controller creates after an added PodGroup is enqueued, keyed by PodGroup.
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)

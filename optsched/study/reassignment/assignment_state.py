@@ -60,8 +60,7 @@ class Instance:
     # on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    # Weight of the service move cost, which is the largest number of moved processes of any
-    # service.
+    # Weight of the service move cost, the largest number of moved processes of a service.
     service_weight: float
 
     def __post_init__(self) -> None:
@@ -89,7 +88,7 @@ class Instance:
         own = np.array([p.move_cost for p in problem.processes], np.float64)[:, None]
         move_cost = problem.machine_weight * between + problem.process_weight * own
         move_cost[np.arange(len(initial)), initial] = 0
-        # Pairs of a service and a service on which it depends.
+        # Pairs (service, service on which it depends).
         pairs = [
             (s, d)
             for s, service in enumerate(problem.services)

@@ -171,7 +171,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True, eq=False)
 class ReassignmentSolution:
-    """The machine (P,) of each process, whether these are proved optimal, and the solve time.
+    """An assignment (P,), whether it is proved optimal, and the solve time.
 
     The solve time `effort` is in CP-SAT deterministic time.
     """

@@ -322,8 +322,8 @@ class _Race:
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
-        The reason is `BOUND_MET` if the result is proved optimal. Otherwise the reason is `stopped`
-        or, if `stopped` is empty, the reason that the workers reported.
+        The reason is `BOUND_MET` if the result is proved optimal, otherwise `stopped` or, if
+        `stopped` is empty, the reason that the workers reported.
         """
         reason = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=reason, history=tuple(self._history))

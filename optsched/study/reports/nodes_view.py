@@ -1,7 +1,8 @@
 """A chart of nodes over time, with one bar per gang or with the load of node groups.
 
-The chart shows bars if there are few enough to distinguish them. Otherwise, adjacent nodes (in name
-order) form groups, and each row shows the fraction of a group that each queue held.
+The chart shows bars if there are few enough to distinguish them. If there are too many bars,
+adjacent nodes (in name order) form groups, and each row shows the fraction of a group that each
+queue held.
 """
 
 from __future__ import annotations

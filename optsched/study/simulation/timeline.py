@@ -248,7 +248,7 @@ class Timeline:
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # Stays of tasks and histories of gangs, each in order of their start.
+    # Stays of tasks and histories of gangs, each sorted by start.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
     # Each distinct task request as fractions of the cluster's capacity: (requests, resources).
