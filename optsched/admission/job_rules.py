@@ -195,7 +195,7 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
 
 
 def _read_argument(arguments: tuple[str, ...], flag: str, default: str) -> str:
-    """Return the value of a flag among a plugin's arguments, parsed as by Go's flag package."""
+    """Return the value of a flag in a plugin's arguments, parsed as Go's flag package does."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.lstrip("-").partition("=")
         if name == flag and argument.startswith("-"):

@@ -58,7 +58,7 @@ _MADE: Final = re.compile(
 
 
 def mutate(review: Review) -> None:
-    """Set the fields of the pod's resource group, add a queue gate, and record the submitter."""
+    """Set the fields of a pod's resource group, add a scheduling gate and record the submitter."""
     annotations = annotations_of(review.request.obj or {})
     group = next(
         (

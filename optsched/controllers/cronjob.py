@@ -62,7 +62,7 @@ MANY: Final = 100
 """Number of missed schedule times above which the CronJob gets a warning event."""
 
 LATE_S: Final = 0.1
-"""Seconds after a schedule time at which the CronJob is reconciled, because clocks differ."""
+"""Seconds by which reconciliation follows a schedule time, because clocks differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,

@@ -75,7 +75,7 @@ RETRY_MS: Final = 60_000
 """Maximum time in ms between a failed query and the next one."""
 
 LEAST_MS: Final = 10_000
-"""Minimum time in ms between two queries that the configuration may set."""
+"""Minimum time in ms between two queries; the configuration cannot set a shorter time."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 """A reference that stands for all HyperNodes; no object has an empty name."""

@@ -195,7 +195,7 @@ VOLCANO_FIELDS = ("actions", "tiers", "configurations", "metrics", "solver", "pl
 _VOLCANO_REQUIRED = ("actions", "tiers")
 
 _NOT_FETCHED = (
-    "nothing is fetched from there yet; plugin usage reads the annotation optsched.io/load of nodes"
+    "node load is not fetched from this source; plugin usage reads node annotation optsched.io/load"
 )
 
 

@@ -360,8 +360,8 @@ class TierReader:
         other = "deviceshare.AscendMindClusterVNPUEnable"
         if arguments.get(other):
             message = (
-                "is not available: MindCluster reports NPUs in a ConfigMap of their node, which is "
-                "not read; deviceshare.AscendHAMiVNPUEnable shares those that nodes report"
+                "is not available: optsched does not read the ConfigMaps in which MindCluster "
+                "reports NPUs; deviceshare.AscendHAMiVNPUEnable shares the NPUs that nodes report"
             )
             self.findings.error(given[other].key, message)
 

@@ -257,5 +257,5 @@ def test_npus_may_be_shared_beside_gpus() -> None:
 
 def test_npus_that_no_node_reports_itself_are_not_shared_out() -> None:
     other = TEXT.replace("HAMi", "MindCluster")
-    with pytest.raises(PolicyError, match="a ConfigMap of their node, which is not read"):
+    with pytest.raises(PolicyError, match="does not read the ConfigMaps in which MindCluster"):
         parse_policy(other, "conf")

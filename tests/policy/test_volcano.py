@@ -273,7 +273,7 @@ def test_the_interval_of_metrics_is_how_long_load_goes_unseen() -> None:
     policy = load(text)
     assert policy.rules.active[0].rule == Usage(blind_ms=15_000)
     (warning,) = warnings(policy)
-    assert warning.startswith("nothing is fetched from there yet")
+    assert warning.startswith("node load is not fetched from this source")
     assert "metrics.interval" in [path for path, _, _ in problems(text.replace("15s", "soon"))]
 
 

@@ -88,7 +88,7 @@ def plain_errors() -> Iterator[None]:
     except click.UsageError as e:
         raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
-        # click declares `message` Final, but a new error would lose the class and exit code.
+        # click declares `message` Final, but a new error would have another class and exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 

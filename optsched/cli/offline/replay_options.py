@@ -103,7 +103,7 @@ def check_files(
     names: Iterable[str],
     more_inputs: Iterable[Path] = (),
 ) -> None:
-    """Reject outputs that would overwrite an input, and unwritable reports.
+    """Reject outputs that would overwrite an input, and reports that cannot be written.
 
     `names` are the names of the files that the command writes to the folder `--out`.
     """

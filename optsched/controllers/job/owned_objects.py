@@ -41,7 +41,7 @@ LEFT_OVER_S: Final = 1.0
 """Seconds between checks whether an earlier job's object with the same name has terminated."""
 
 TAKEN_S: Final = 10.0
-"""Seconds between checks whether another owner's object still has the name of a job's object."""
+"""Seconds between checks while another owner's object has the name of a job's object."""
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
 """Keys of a Secret whose values are generated only once."""
@@ -172,7 +172,7 @@ def _finish_spec(draft: Draft) -> dict[str, Any]:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Return the names of the PVCs that a job's volumes name but that do not exist."""
+    """Return the names of the missing PVCs to which a job's volumes refer."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
