@@ -91,7 +91,7 @@ class NodeColumns:
         return self._columns[key]
 
     def codes(self, key: str) -> tuple[I64, list[str | None]]:
-        """Return the index (N,) of each node's label value in a list of values, and the list.
+        """Return each node's index (N,) in a list of the label's values, and this list.
 
         The list contains None if a node lacks the label.
         """
@@ -150,7 +150,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return the index (N,) of each node's taint set in a list of taint sets, and the list.
+        """Return each node's index (N,) in a list of taint sets, and this list.
 
         The taint set of a cordoned node includes the unschedulable taint.
         """
@@ -226,7 +226,7 @@ class GangColumns:
 
     @property
     def stakes(self) -> tuple[I64, list[Stake]]:
-        """The index (G,) of each gang's `Stake` in a list of distinct stakes, and the list."""
+        """Each gang row's index (G,) in a list of distinct `Stake` objects, and this list."""
         return self.codes(_STAKE)
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
@@ -240,7 +240,7 @@ class GangColumns:
     def codes(
         self, object_of: Callable[[GangRow], _Object], chosen: Bool | None = None
     ) -> tuple[I64, list[_Object]]:
-        """Return the index (G,) of `object_of(row)` in a list of distinct objects, and the list.
+        """Return the index (G,) of `object_of(row)` in a list of distinct objects, and this list.
 
         Objects are compared by identity and listed in order of first use. Gangs outside the mask
         `chosen` (G,) have index -1.

@@ -113,7 +113,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
         short.append(group)
         if lacking is None:
             name = "-".join((rule.name or str(group[0]), *group[1]))
-            text = f"smaller group {name} needs {rule.size} pods, but only {have} exist"
+            text = f"subgroup {name} needs {rule.size} pods, but only {have} exist"
             lacking = Reason(ReasonCode.NOT_ENOUGH_TASKS, text)
     number = {group: i for i, group in enumerate(groups)}
     need_groups, problem = _need_groups(gang, there, groups)

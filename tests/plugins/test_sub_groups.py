@@ -103,7 +103,7 @@ def test_the_verifier_counts_how_many_groups() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (parted("ab", 2), "smaller group part-a needs 2 pods, but only 1 exist"),
+        (parted("ab", 2), "subgroup part-a needs 2 pods, but only 1 exist"),
         (
             parted("aab", 2, min_groups=2),
             "subGroupPolicy part needs 2 groups of 2 pods, but pods exist for 1 only",

@@ -53,7 +53,7 @@ def test_a_gang_knows_that_its_groups_lack_pods() -> None:
     row = gang_row(parted("g", "aab", SubGroupRule("r", size=2, keys=("part",))))
     assert row.blocked is not None
     assert row.blocked.code is ReasonCode.NOT_ENOUGH_TASKS
-    assert row.blocked.message == "smaller group r-b needs 2 pods, but only 1 exist"
+    assert row.blocked.message == "subgroup r-b needs 2 pods, but only 1 exist"
 
 
 @pytest.mark.parametrize(("on", "need"), [("", 2), ("a", 0)])

@@ -136,7 +136,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield tasks to evict together as units: first single surplus tasks, then entire gangs."""
+        """Yield units of tasks to evict together: first single surplus tasks, then entire gangs."""
         plugins = self._evicting.plugins
         task_class = self._placing.class_of(gang, self._evicting.entries(gang)[0])
         named = plugins.find_allowed_victims(action, gang, task_class, np.flatnonzero(candidates))

@@ -804,7 +804,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo evictions on a node that the nominated task does not need; always return True."""
+        """Undo evictions on the node of a nominated task that does not need them; return True."""
         for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.log.keep_running([v])

@@ -346,7 +346,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Replace the contents by `gangs`, sorted within each queue."""
+        """Replace the contents with `gangs`, sorted within each queue."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)

@@ -255,7 +255,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 
 
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
-    """Return the tasks (k,) that a `Demand` counts, and the index (k,) of the domain of each task.
+    """Return the tasks (k,) that a `Demand` counts, and each task's domain index (k,).
 
     The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
     """

@@ -195,7 +195,7 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) where a node gets no more tasks of a class than in the incumbent.
+    """Return the mask of (class, node) pairs (C, N) that get no more tasks than in the incumbent.
 
     The node rows of rules ignore nominations. Without the mask, other tasks could get the devices
     that a nominated task needs. In the incumbent, the nominated task fits on its node in addition

@@ -72,7 +72,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the extra resources that rules define on nodes; without such rules, no columns."""
+    """Return the extra resources that rules define on nodes (no columns without such rules)."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:

@@ -128,7 +128,7 @@ def encode_joint(
 ) -> JointModel | None:
     """Encode a session, before any eviction, as a joint model without levels.
 
-    An exact model needs the waiting gangs; a bounding model has `waiting_gangs` None. Every
+    An exact model requires `waiting_gangs`; for a bounding model, `waiting_gangs` is None. Every
     solution of an exact model is a valid plan, but the model excludes some valid plans. A bounding
     model excludes no valid plan, but some of its solutions are not valid plans. `reach` holds the
     actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
@@ -447,8 +447,8 @@ class _Presence:
         the evicted tasks. In all other cases, an entitled gang must use the node of each victim.
         """
         joint, groups, form = self._joint, self._joint.groups, self._joint.form
-        # The tasks on all nodes are at most the placed tasks, so that a task justifies victims on
-        # only one node.
+        # The number of tasks on all nodes is at most the number of placed tasks, so that a task
+        # justifies victims on only one node.
         for task_class, row in enumerate(joint.supplied):
             mine = row[row >= 0]
             placed = form.placed(

@@ -146,7 +146,7 @@ class Limits:
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang) > 0)
-        # A mask (R,), because it is not yet decided which tasks of the gang start.
+        # `sure` (R,) masks the resources that the gang requests no matter which of its tasks start.
         sure = self._facts.surely_requested(gang, grows=grows)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))

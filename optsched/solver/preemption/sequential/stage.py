@@ -360,7 +360,7 @@ class _Stage:
     def _evict_in_attempts(
         self, gang: int, compile_problem: Compile, *within_guarantee: Compile, is_last: bool
     ) -> bool:
-        """Evict tasks for a gang, within a guarantee as a last resort; return whether it worked.
+        """Evict tasks for a gang, if necessary within a guarantee; return whether any is evicted.
 
         If `is_last` is False, the caller makes another attempt for the gang.
         """
@@ -509,8 +509,8 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use, or 0 if there is no solver.
 
-        The rest of the time limit suffices for heuristic solutions for all later gangs.
-        Heuristic plans for all gangs are better than optimal plans for only the first gangs.
+        The rest of the wall time suffices for heuristic solutions for all later gangs. Heuristic
+        plans for all gangs are better than optimal plans for only the first gangs.
         """
         if self._settings.solver is None:
             return 0

@@ -144,7 +144,7 @@ class _Trial:
         return True
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the additional victims that let a task fit on a node, or None if no victims do.
+        """Return the additional victims that a task needs to fit on a node; None if it cannot fit.
 
         The victims form at most `most` units. A unit is one task or an entire gang.
         """
