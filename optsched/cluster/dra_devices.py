@@ -497,9 +497,9 @@ def evaluate_selectors(
 ) -> Devices:
     """Evaluate the selectors of requests on all devices, up to a maximum number of steps.
 
-    Requests whose selectors exceed the limit are added to `postponed`. Devices cache the results,
-    so a later session continues where this session stopped. Namespaces take turns: in each round,
-    each namespace's remaining request with the shortest selectors is evaluated.
+    Requests whose selectors exceed the maximum are added to `Devices.postponed`. Devices cache the
+    results, so a later session continues where this session stopped. Namespaces take turns: in each
+    round, each namespace's remaining request with the shortest selectors is evaluated.
 
     `needs` holds (namespace, request) pairs.
     """
@@ -533,7 +533,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Return the requests in evaluation order: in rounds, with one request of each namespace."""
+    """Return the requests in evaluation order: rounds that hold one request of each namespace."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

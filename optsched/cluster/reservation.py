@@ -1,7 +1,7 @@
 """Capacity reservations for gangs, and expected end times of running tasks.
 
-A gang that has waited too long and cannot start now gets a reservation of future capacity. Until
-the reservation begins, gangs that will have ended by then may use the capacity (backfill).
+A gang that has waited too long and cannot start now gets a reservation of future capacity. Gangs
+that end before the reservation begins may use the reserved capacity (backfill).
 """
 
 from __future__ import annotations

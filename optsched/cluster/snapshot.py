@@ -594,7 +594,7 @@ def uniform_gang(
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """Capacity that is reserved from `start_ms` on, so that a gang can then start.
+    """Capacity that is reserved from `start_ms` on, so that a gang can start at this time.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """A request that all tasks of a gang run in one network domain.
+    """A gang's request that all its tasks run in one network domain.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class HyperNode:
 
 @dataclass(frozen=True)
 class Topology:
-    """All HyperNodes; a node is a direct member of at most one HyperNode.
+    """All HyperNodes of a cluster; a node is a direct member of at most one HyperNode.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ A claim is bound to an existing volume or to a provisioned one. An existing volu
 from all nodes where the claim is used, and only one claim can be bound to it. The plugin
 VolumeBinding of kube-scheduler (`findMatchingVolumes`, `checkVolumeProvisions`) binds one claim
 after the other to the smallest volume that fits. Unlike kube-scheduler, this module reassigns
-volumes if more claims can then be bound.
+volumes so that more claims can be bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes to which a claim can be bound and that all nodes where it is used can reach.
+    """The volumes that suit a claim: all nodes where the claim is used can reach them.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Remove a claim; its volume may then be assigned to a claim in `short`."""
+        """Remove a claim; its volume may be assigned to another claim, one of those in `short`."""
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:

@@ -195,7 +195,7 @@ class ControlPlane:
 
     def _start(self, names: tuple[str, ...]) -> None:
         running = self.pids
-        # With the user's HOME, KWOK would also load the stages in the user's ~/.kwok/kwok.yaml.
+        # If HOME were the user's, KWOK would also load the stages in the user's ~/.kwok/kwok.yaml.
         environment = {
             "HOME": str(self.layout.directory),
             "PATH": os.environ.get("PATH", os.defpath),
@@ -378,7 +378,7 @@ def read_authority(folder: Path) -> Authority:
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
     """Return the certificate authority; create it and all keys if the folder is missing.
 
-    The folder is created atomically and then kept, because issued kubeconfigs must stay valid.
+    The folder is created atomically and never replaced, because issued kubeconfigs must stay valid.
     """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")

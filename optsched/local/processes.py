@@ -67,8 +67,8 @@ def spawn(
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the process ids of the running commands, keyed by name; zombies are ignored.
 
-    The result has the order of `commands`. Process ids do not give the start order, because the
-    kernel reuses low ids after the highest id.
+    The result has the order of `commands`. Process ids do not show the start order, because the
+    kernel continues with low ids after the highest id.
     """
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
@@ -133,8 +133,8 @@ def has_ended(child: int) -> bool:
 
 
 # Linux assigns ports from 32768 upwards (net.ipv4.ip_local_port_range) to outgoing connections and
-# to listeners on port 0. Kubernetes assigns node ports from 30000 upwards. A port below both ranges
-# stays free while a component restarts.
+# to listeners on port 0. Kubernetes assigns node ports from 30000 upwards. A port below 30000
+# therefore stays free while a component restarts.
 LASTING = range(20_000, 30_000)
 MAX_TRIES = 100
 

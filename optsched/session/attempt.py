@@ -66,7 +66,7 @@ class Attempt:
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, solution: Solution) -> tuple[Action, ...]:
-        """Return all actions of a solution, with the devices that it allocates to pods."""
+        """Return all actions of a solution, with the devices allocated to the placed pods."""
         placed = actions_of(each.problem, solution.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}

@@ -32,7 +32,7 @@ MOST_EXPECTED = 256
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """A snapshot with the backfill reservations that were computed for it.
+    """A snapshot and the backfill reservations for its gangs that have waited too long.
 
     Attributes
     ----------

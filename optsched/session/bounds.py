@@ -1,8 +1,8 @@
 """Certificate bounds that hold for all plans that the policy allows, whatever their victims.
 
-The engines prove bounds for a problem with fixed victims. If the policy permits other victims,
-these bounds may not hold for plans that evict them. This module replaces such bounds by bounds that
-hold for all plans.
+The engines prove bounds for a problem with fixed victims. If the policy permits other victims, such
+a bound may not hold for plans with these other victims. This module replaces such bounds by bounds
+that hold for all plans.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class EvictionScope:
         """Add a result with value 0 for each maximised level that is missing.
 
         A level may be missing because it does not apply to the problem with the candidate's
-        victims. It may apply to plans with other victims, so a proof of optimality must include it.
+        victims. The level may apply to plans with other victims, so a proof of optimality must
+        include the level.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -171,8 +172,8 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 def _is_alone(candidate: Candidate) -> bool:
     """Return whether the lower bound on the victims for the only preemptor holds for all plans.
 
-    The result is True only if no other gang has pending tasks. Victims for another gang, even one
-    of lower priority, may free nodes or queue shares that the preemptor also needs.
+    The function returns True only if no other gang has pending tasks. Victims for another gang,
+    even one of lower priority, may free nodes or queue shares that the preemptor also needs.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:

@@ -1,8 +1,8 @@
 """The candidate plans of a session, which are compared by the policy's levels.
 
 The solver and the pipeline propose plans with and without evictions. The best candidate that the
-verifier accepts becomes the plan. If a candidate is rejected, the gangs at fault are dropped one
-after another, and the reduced candidate competes again.
+verifier accepts becomes the plan. If the verifier rejects a candidate, the gangs at fault are
+dropped one after another, and the reduced candidate is compared again.
 """
 
 from __future__ import annotations

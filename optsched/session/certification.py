@@ -92,7 +92,7 @@ def certify_plan(
     for gang in each.problem.snapshot.gangs if moving else ():
         for task in gang.tasks:
             if task.key in moving:
-                # A gang whose pod moves does not wait: either its pods run, or their owner creates
+                # A gang of which a pod is moved does not wait: its pods run, or their owner creates
                 # them again.
                 pending.pop(task.gang, None)
     scope = _bound_over_all_plans(attempt, rounds.scope, chosen)

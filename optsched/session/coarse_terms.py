@@ -109,7 +109,8 @@ def _limit_terms(
 ) -> TaskShape:
     """Return `shape` with its excess terms `beyond` widened or, if preferred, dropped.
 
-    `keys` holds the label keys of nodes. Excess terms with other topology keys are dropped too.
+    `keys` holds the label keys of nodes. Excess terms whose topology key is not a node label are
+    dropped too.
     """
     exact, coarse = [], dict[tuple[bool, str], None]()
     for term in shape.pod_anti_affinity:

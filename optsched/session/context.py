@@ -42,7 +42,7 @@ class SessionContext:
         The wall time in milliseconds within which a session should end, or None. If it is set,
         searches get less time on large clusters, and later candidates and bounds may be skipped.
     explains
-        Whether to explain why gangs wait. If not, all reasons are `UNEXPLAINED`, and the
+        Whether to explain why gangs wait. If False, all reasons are `UNEXPLAINED`, and the
         certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not
         depend on this field.
 

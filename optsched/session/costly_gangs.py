@@ -1,4 +1,4 @@
-"""Defer gangs to later sessions if a session with all of them would take too long.
+"""Defer gangs to later sessions if a session that considers all gangs would take too long.
 
 A pod may have up to a hundred affinity terms, volume claims and resource names, and a term may
 select every pending pod. The duration of a session grows with these numbers and with the number of
@@ -143,9 +143,9 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
     """Return the snapshot in which the gangs that a session has no time to consider wait.
 
-    The namespaces take turns, and so do the queues of a namespace. Of the gangs of one queue, every
-    second one is taken by priority and waiting time, and the others take turns. Equal task shapes
-    count once. Returns the same snapshot if a session of `time_ms` has time for all gangs.
+    The namespaces take turns, and so do the queues of a namespace. In each queue, gangs are taken
+    alternately from two orders: by priority and waiting time, and by turns. Equal task shapes count
+    once. Returns the same snapshot if a session of `time_ms` has time for all gangs.
     """
     waiting = [gang for gang in snapshot.gangs if gang.problem is None]
     pods_by_shape = derived_of(waiting, _pending_by_shape)
@@ -329,7 +329,7 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
         if term.selector is None:
             continue
         selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
-        # Comparing one pod with many requirements takes as long as many pods with one requirement.
+        # One pod with many requirements takes as long as many pods with one requirement each.
         cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
         if cost:
             costs[term] = cost

@@ -29,8 +29,8 @@ def find_entitled_gangs(
 
     A gang of another queue is entitled if two conditions hold. First, its queue would stay within
     its entitlement if the gang's minimum started. Second, the queue of the gang with the
-    reservation would exceed its entitlement if that gang's minimum started. The ancestors of both
-    queues below their nearest common ancestor are compared in the same way.
+    reservation would exceed its entitlement if that gang's minimum started. The same conditions
+    apply to both queues' ancestors below their nearest common ancestor.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due

@@ -119,8 +119,8 @@ def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | 
     """Return a round in which the preemptors only reclaim pods from other queues, or None.
 
     The search chooses the fewest victims. If these victims are in the preemptor's own queue, the
-    eviction may leave the queue further below its guarantee or share than before. The plan without
-    evictions then wins, although the queue could reclaim pods from other queues.
+    eviction may leave the queue further below its guarantee or share than before. In this case, the
+    plan without evictions is preferred, although the queue could reclaim pods from other queues.
     """
     session = attempt.session
     mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
@@ -190,7 +190,7 @@ def _without_needless_victims(
 
     A preemptor may need fewer victims if the round places fewer other gangs in its queue. A task
     that is no longer evicted keeps its node and uses part of its queue's share, so all gangs are
-    placed again. If a gang then no longer fits, its evictions are dropped as well.
+    placed again. If a gang no longer fits, the evictions for this gang are dropped as well.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):

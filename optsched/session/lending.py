@@ -55,7 +55,7 @@ _MOST_JUDGED = 64
 """Maximum number of sets of gangs that are evaluated on all levels over gangs."""
 
 LENT = "lent"
-"""The first word in the names of objective levels that count loans."""
+"""First word of the names of the objective levels that count loans."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
 """Limitation of a certificate: a plan that is equal on the preceding levels might lend more."""
@@ -323,8 +323,8 @@ def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -
     """Return the best sets of a queue's gangs that fit its share, best first, as masks (m,).
 
     `gain` (m, R) is the request of each gang's placed tasks. `level_values` holds each gang's
-    values on the levels; the gangs are sorted by it, largest first. `left` (R,) is the unused
-    deserved share.
+    values on the levels; the gangs are in descending order of these values. `left` (R,) is the
+    unused deserved share.
     """
     used = gain > 0
 
@@ -613,8 +613,8 @@ class Withheld:
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
     """Return the gangs that fit idle capacity but exceed their queue's deserved share.
 
-    The greedy pipeline finds them by placing gangs without the cap at deserved shares. Returns None
-    if no gang would start.
+    To find these gangs, the greedy pipeline places gangs without the limit at deserved shares.
+    Returns None if no gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

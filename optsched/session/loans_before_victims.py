@@ -151,10 +151,9 @@ def _without_victims_for(
 ) -> Candidate | None:
     """Return a plan in which the gangs `gangs` have no victims and the pipeline adds loans.
 
-    The victims keep running and use part of the queue's share. If other gangs then make the queue
-    exceed its share, the least important of them are dropped and may borrow instead. Returns None
-    if the queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is
-    lent.
+    The victims keep running and use part of the queue's share. If the queue therefore exceeds its
+    share, the least important of its other gangs are dropped and may borrow. Returns None if the
+    queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))

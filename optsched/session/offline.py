@@ -216,7 +216,7 @@ class Recorder:
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
     def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
-        """Return the result so far, without a plan."""
+        """Return the partial result, which has no plan."""
         given = self.assignment
         return SolveResult(
             ended=ended,

@@ -5,7 +5,7 @@ the autoscaler sees the pod. A task with an open gate is charged to its queue, s
 within the queue's limits.
 
 Source: Volcano, docs/design/scheduling-gates-queue-admission.md. In Volcano, gates open task by
-task. Here, the gates of a gang's minimum open together or not at all.
+task. In optsched, the gates of a gang's minimum open together or not at all.
 """
 
 from __future__ import annotations

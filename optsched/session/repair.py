@@ -107,8 +107,8 @@ class DropOrder(NamedTuple):
         Maps a gang's key to its rank in order of importance. Of the gangs at fault, the least
         important is dropped first.
     most_single
-        Number of gangs that are dropped one by one. After that, all gangs at fault are dropped
-        together.
+        Number of gangs that are dropped one by one. If violations remain, all other gangs at fault
+        are dropped together.
 
     """
 
@@ -168,10 +168,10 @@ def drop_invalid(
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Set each victim's preemptor to the gang that uses the victim's node.
 
-    Victims are found for one gang after another. A gang may need a victim only to stay within its
-    queue's capability or deserved share. If a later gang uses the victim's node, the verifier
-    accepts only the later gang as the preemptor. A preemptor is kept if no gang on the victim's
-    node may preempt the victim.
+    The search finds victims for one gang after another. It may choose a victim only to keep a gang
+    within its queue's capability or deserved share. If a later gang uses the victim's node, the
+    verifier accepts only the later gang as the preemptor. A preemptor is kept if no gang on the
+    victim's node may preempt the victim.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
@@ -226,8 +226,8 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
     """Drop the victims whose resources their preemptor does not use.
 
     Victims are chosen before the other gangs are placed again. If the new round places fewer gangs,
-    a preemptor may need fewer victims. Another preemptor's victims may leave the gang of a needless
-    victim below its minimum anyway. The needless victim is then evicted for that preemptor instead.
+    a preemptor may need fewer victims. If another preemptor's victims leave the gang of a needless
+    victim below its minimum, the needless victim is not dropped but evicted for that preemptor.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -244,10 +244,10 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return new evictions of needless victims whose gangs are broken anyway, keyed by task.
+    """Return new evictions for the needless victims of broken gangs, keyed by task.
 
-    A gang is broken if its other victims leave it below its minimum. Each new eviction names the
-    preemptor for which other tasks of the gang are evicted.
+    A gang is broken if its victims that are not needless leave it below its minimum. Each new
+    eviction names the preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}

@@ -120,8 +120,8 @@ def pipeline_with_evictions(
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Solution:
     """Return the solution from which a round's search starts.
 
-    The first choice is the incumbent of the same search in an earlier session; the second choice is
-    the warm start. If neither satisfies every rule, the greedy solution is used.
+    A search starts from the incumbent of the same search in an earlier session or, failing that,
+    from the warm start. If neither satisfies every rule, it starts from the greedy solution.
     """
     session, greedy = attempt.session, each.solutions[0]
     context, turn = session.context, session.history.turn + 1
@@ -150,7 +150,7 @@ def _list_bases(each: Round) -> list[Solution]:
     """Return the greedy solution, and a copy in which preemptors are nominated, not placed.
 
     A preemptor that starts on idle capacity may occupy a node that the warm start needs for another
-    gang. The copy has the same values on all levels.
+    gang. Both solutions have the same values on all levels.
     """
     greedy = each.solutions[0]
     decisions = greedy.decisions
@@ -186,8 +186,8 @@ def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solu
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline computes a plan with evictions during a solve.
 
-    The pipeline runs only if pods may be evicted, because the session reads its plan only then.
-    Plugin failures are suppressed here, because they recur when the plan is read.
+    The pipeline runs only if pods may be evicted; otherwise, the session does not read its plan.
+    Plugin failures are suppressed in this context, because they recur when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -194,10 +194,10 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
     """Yield the pipeline's plans that are better than `best`, with victims chosen as in Volcano.
 
-    The first pipeline orders gangs by the levels' tiers, the second by the plugins. The third
-    prevents other gangs from using reserved capacity, as in a session without a solver. Gangs that
-    evict pods without an entitlement are dropped. The drop is not recorded as a repair, because the
-    pipeline chooses victims by other rules.
+    The first pipeline orders gangs by the levels' tiers, and the second in the order of the
+    plugins. The third pipeline prevents other gangs from using reserved capacity, as in a session
+    without a solver. Gangs that evict pods without an entitlement are dropped. These drops are not
+    recorded as repairs, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.solutions[-1].decisions

@@ -89,8 +89,8 @@ class Trace:
 class Report:
     """The result of a session: the plan, and the problem that the next session reuses.
 
-    `flaws` holds contradictions between cluster objects. `opened` are the keys of tasks whose gates
-    open because their queue admits them, although no node fits.
+    `flaws` holds contradictions between cluster objects. `opened` holds the keys of tasks whose
+    gates open, because their queue admits them but they fit no node.
     """
 
     plan: Plan

@@ -26,7 +26,7 @@ class SessionClock:
     Parameters
     ----------
     clock
-        The clock, or None if no clock may be read. Without it, every phase takes 0 seconds.
+        The clock, or None if no clock may be read. If None, every phase takes 0 seconds.
     limits
         The limits of one search, before the clock reduces them.
     period_ms
@@ -89,8 +89,8 @@ class SessionClock:
     def deadline(self) -> Callable[[], bool]:
         """Start a deadline for a pipeline; return a function that checks whether it has passed.
 
-        A budget is the time limit of one search. The deadline is one budget after the period ends
-        or, if the period has already ended, one budget after this call.
+        A budget is the time limit of one search. The deadline is one budget after the end of the
+        period or, if the period is over, after this call.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -215,7 +215,7 @@ class SessionClock:
         """Whether the greedy pipeline has time to compute one more plan.
 
         The pipeline is assumed to take as long as its longest run so far. The rest of the period
-        must suffice for that run and for verifying the plan.
+        must suffice for such a run and for verifying the plan.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""Maps each evicting action of a policy to the kind of eviction that a solver may then use."""
+"""Maps each evicting action of a policy to the kind of eviction that it permits to a solver."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,8 @@ def eviction_reach(policy: Policy) -> frozenset[str]:
 def without_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which a task may start before the other tasks of its gang.
 
-    It is used for policies without the plugin `gang`. Enqueueing still respects a gang's minimum.
+    Policies without the plugin `gang` use this snapshot. Enqueueing still respects a gang's
+    minimum.
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
@@ -304,7 +305,7 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
 
 
 class _Known(NamedTuple):
-    """Names of images (or of data sets) that nodes store.
+    """The names of the images (or of the data sets) that the cluster's nodes store.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record a version that a watch reported; return whether it is newer than the known one."""
+        """Record a version from a watch; return whether it is newer than the known version."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)
@@ -243,7 +243,7 @@ class ClusterCache:
         """Record the resource version with which the server stored the devices assumed for a claim.
 
         A list may skip the state in which the claim holds these devices. Any reported version that
-        is newer than the stored one therefore ends the assumption.
+        is newer than the recorded version therefore ends the assumption.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
@@ -292,8 +292,8 @@ class ClusterCache:
     def assume_enqueued(self, gang: str) -> None:
         """Assume that a gang is enqueued, until the server reports its PodGroup's phase.
 
-        Without this assumption, the next session could enqueue another gang for the same capacity
-        or quota.
+        Without the assumption, the next session could enqueue another gang for the same capacity or
+        quota.
         """
         # In every session, a gang without a PodGroup is enqueued again, so repeating the assumption
         # must not trigger another session.

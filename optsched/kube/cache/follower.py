@@ -60,7 +60,7 @@ class Follower:
         """
         self.stale = set(READ_KINDS) - self._absent
         for kind in self.stale & self._followed.keys():
-            # Otherwise, a list that started before `refresh` would count as the new list.
+            # A list that started before `refresh` must not count as the new list.
             self._followed[kind].cancel()
         self._restarts.set()
 

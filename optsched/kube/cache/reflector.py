@@ -54,7 +54,7 @@ LIST_AFTER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list; the pages of a list together contain every existing object.
+    """A page of a list; every existing object is in one of the list's pages.
 
     `resource_version` is the version of the whole list, or empty if unknown.
     """
@@ -99,7 +99,7 @@ class StartWatch:
 
 
 class ReflectorState:
-    """The list and watch state of one kind; it determines the next request."""
+    """The state of listing and watching one kind, which determines the next request."""
 
     def __init__(
         self, chance: Callable[[], float], absent: tuple[type[KubeError], ...] = ()

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 CONNECTIONS: Final = 160
 """Maximum number of connections, enough for 64 binds, one watch per kind and all other writes.
 
-With fewer connections, lease renewals and events would wait for binds.
+If there were fewer connections, lease renewals and events would wait for binds.
 """
 
 TLS_BUFFER: Final = 1 << 16
@@ -132,7 +132,7 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 
 class Client:
-    """Sends requests to one API server as one user; failed requests raise `KubeError`.
+    """Sends requests to an API server as a given user; failed requests raise `KubeError`.
 
     `server` is the API server's address, and `namespace` the default namespace.
     """

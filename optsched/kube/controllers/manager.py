@@ -1,9 +1,9 @@
 """Run controllers with watches, a work queue and an executor of effects.
 
 Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
-at a time reconciles a key, based on the current state. The effects of a reconciliation are executed
-before the key is reconciled again. The process may crash at any moment, because the next leader
-reconciles every object once.
+at a time reconciles a key, and it reads the object's current state. The effects of a reconciliation
+are executed before the key is reconciled again. The process may crash at any moment, because the
+next leader reconciles every object once.
 """
 
 from __future__ import annotations
@@ -261,7 +261,8 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes never awaits, so yield to other asyncio tasks here.
+            # A reconciliation without writes never awaits, so other asyncio tasks get their turn
+            # here.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:

@@ -1,6 +1,7 @@
 """Identity, signals, shutdown and API server outages of long-running processes.
 
-During an outage, every watch and write fails. `Outage` makes a process log only one warning.
+During an outage, every watch and write fails. With `Outage`, a process logs only one warning per
+outage.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 def identity(environment: Mapping[str, str] = os.environ) -> str:
     """Return this process's unique name in leader election.
 
-    In a pod, POD_UID must hold the pod's UID. A restarted container then keeps its name and renews
-    its lease immediately. Only one process per pod may be a candidate.
+    In a pod, POD_UID must hold the pod's UID. A restarted container has the same pod UID, so it
+    keeps its name and renews its lease immediately. Only one process per pod may be a candidate.
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
@@ -90,8 +91,8 @@ class Outage:
         always reported.
         """
         if isinstance(error, Gone):
-            # The kind is listed next. The list may fail while a restarted server initializes its
-            # storage; the failure then belongs to the same outage.
+            # The kind is listed next. A list that fails while a restarted server initializes its
+            # storage belongs to the same outage.
             return True
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)

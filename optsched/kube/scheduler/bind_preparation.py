@@ -1,13 +1,13 @@
 """Writes before a bind: to claims, node locks, device conditions and scheduling gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). A finalizer is written
-first, so that a claim in use cannot be deleted. The allocation and the reservation are then written
-to the claim's status. Each write is conditional on the resource version that was read. Completed
-writes are skipped, so repeating them has no effect.
+first, so that a claim in use cannot be deleted. After the finalizer, the allocation and the
+reservation are written to the claim's status. Each write is conditional on the resource version
+that was read. Writes that are already done are skipped, so the sequence can be repeated.
 
 A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
-pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on the node
-has this value of the annotation. The binder sets the lock as a node annotation, and the device
+pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on a node
+has the annotation `allocating`. The binder sets the lock as a node annotation, and the device
 plugin removes the lock after the allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a
 bind fails if its node is locked; in this scheduler, the bind waits.
 """

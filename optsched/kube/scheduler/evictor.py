@@ -15,9 +15,9 @@ A victim gets its grace period, up to the administrator's limit, and keeps its r
 terminates.
 
 UID and resource version are preconditions of an eviction, so a pod that has just finished is not
-deleted, and its logs remain. A later plan withdraws evictions that are no longer necessary. If some
-victims of a gang are already evicted and the remaining tasks would be fewer than the gang's
-minimum, the other victims are evicted too.
+deleted, and its logs remain. If a later plan does not need an eviction that is not sent yet, the
+eviction is withdrawn. If some victims of a gang are already evicted and the remaining tasks would
+be fewer than the gang's minimum, the other victims are evicted too.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ REPORT_S: Final = 2.0
 """Seconds after which a warning reports why an eviction waits."""
 
 PATIENCE_S: Final = 10.0
-"""Seconds after which an eviction is sent even if the plan's writes are not done.
+"""Seconds after which an eviction is sent even if its nominations are not written.
 
 The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
 before the nominations are written does not reserve the resources.
@@ -113,7 +113,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Override:
-    """The guarantee that lets a pod be reclaimed despite its disruption budgets.
+    """The queue guarantee because of which a pod is reclaimed despite its disruption budgets.
 
     `queue` is the guaranteed queue. `budgets` are the keys of the budgets that selected the pod in
     the snapshot, which was taken at `taken_ms` (milliseconds since the Unix epoch).

@@ -103,7 +103,7 @@ class SchedulerDependencies:
 class _LastSession:
     """The input of the last session and the resulting plan.
 
-    `until_ms` is the time by which the next session starts, in milliseconds since the Unix epoch.
+    `until_ms` is the latest start time of the next session, in milliseconds since the Unix epoch.
     `times` counts successive sessions in which the same gangs were pending for the same reasons.
     `repeats` counts successive sessions with the same input that did not change the plan.
     """
@@ -119,7 +119,7 @@ class _LastSession:
 
 @dataclass(slots=True)
 class _Term:
-    """The state during one term of leadership; each term starts with an empty state.
+    """The scheduler's state during one term of leadership; each term starts with an empty state.
 
     `number` is the term's number (`Leadership.term`), or 0 while another process may lead.
     `may_search_on` is true if a session has run since the last search between sessions.

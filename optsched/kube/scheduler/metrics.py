@@ -61,7 +61,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The gauges computed from the last session.
+    """The values of the gauges that describe the last session.
 
     `wasted` is the number of GPUs held by gangs below their minMember, keyed by queue.
     """

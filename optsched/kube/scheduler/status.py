@@ -44,7 +44,7 @@ MESSAGE_EVERY_MS: Final = 30_000
 CONDITIONS_EVERY_MS: Final = 1_000
 """Minimum time in ms between two writes of changed phases or conditions.
 
-The first change is written immediately.
+The first of these changes is written immediately.
 """
 
 COUNTS_EVERY_MS: Final = 3_000
@@ -152,8 +152,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum time in ms between a PodGroup's previous status patch and this one.
 
-    The phase Inqueue is written immediately, because controllers wait for it. All other status
-    changes may be combined into one patch.
+    The phase Inqueue is written immediately, because controllers wait for it. Other status changes
+    may wait, so that one patch contains several of them.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -281,7 +281,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch, and when the patch, its phase and its reason first occurred."""
+    """A deferred status patch: since when the patch, its phase and its reason have applied."""
 
     since_ms: int
     phase: GangPhase
@@ -292,7 +292,7 @@ class _Deferred:
 
 @dataclass(frozen=True, slots=True)
 class _TrackedGang:
-    """A gang's last status and its inputs; without `inputs`, the status must be recomputed."""
+    """A gang's last status and the `inputs` that determine it; if None, it must be recomputed."""
 
     inputs: _GangInputs | None
     share: Share

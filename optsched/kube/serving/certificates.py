@@ -97,8 +97,8 @@ def is_authority(pem: bytes) -> bool:
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     """Use the credentials for new connections, and return the certificate's expiry time.
 
-    Raises ValueError or OSError if the certificate and the key cannot be read or do not match. The
-    context then keeps its previous certificate and key.
+    Raises ValueError or OSError if the certificate and the key cannot be read or do not match. If
+    an error is raised, the TLS context keeps its previous certificate and key.
     """
     ends = x509.load_pem_x509_certificate(credentials.certificate).not_valid_after_utc
     with tempfile.TemporaryDirectory() as folder:

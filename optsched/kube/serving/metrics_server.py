@@ -155,7 +155,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """The bound addresses of a process; `metrics` is None if `health` serves both."""
+    """The addresses on which a process listens; `metrics` is None if `health` serves both."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None

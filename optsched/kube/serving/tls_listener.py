@@ -109,12 +109,12 @@ async def listen(
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; yield the bound address.
 
-    At the limit, a new connection replaces an open one. The replaced connection belongs to the
-    client address with the most replaceable connections, and is the oldest of these connections in
-    the lowest stage (see `Stage`). A connection whose request is being processed is replaceable
-    only if its address has more than half of all connections. If the new client's own address has
-    the most replaceable connections, only its own connections without a request are replaced. If no
-    connection can be replaced, the new connection is refused.
+    If the maximum number of connections is open, a new connection replaces an open connection. The
+    replaced connection belongs to the client address with the most replaceable connections, and is
+    the oldest of these connections in the lowest stage (see `Stage`). A connection whose request is
+    being processed is replaceable only if its address has more than half of all connections. If the
+    new client's own address has the most replaceable connections, only its own connections without
+    a request are replaced. If no connection can be replaced, the new connection is refused.
 
     Raises OSError if the address cannot be bound.
     """
@@ -187,7 +187,7 @@ class _ConnectionTable:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: first a TLS handshake, then the server's protocol."""
+    """A connection, which performs a TLS handshake and then runs the server's protocol."""
 
     def __init__(self, table: _ConnectionTable) -> None:
         self._table = table

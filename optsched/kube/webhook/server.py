@@ -55,8 +55,8 @@ MAX_BODY: Final = 8 * 2**20
 """Maximum size of a review in bytes.
 
 The review of an update contains the old and the new object, both JSON-escaped. etcd accepts 1.5 MiB
-for the old object, and an API server accepts 3 MiB for the new object. With Volcano's limit of 3
-MiB, the largest objects could be created but not updated.
+for the old object, and an API server accepts 3 MiB for the new object. If the limit were 3 MiB, as
+in Volcano, the largest objects could be created but not updated.
 """
 
 KEEPALIVE_S: Final = 120.0
@@ -73,8 +73,8 @@ MAX_QUESTIONS: Final = 64
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds within which the API server must answer all questions about one request.
 
-The API server that sent the review times out after `TIMEOUT_S`. With a shorter limit, the user sees
-a denial with a reason instead of a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. Because this limit is shorter, the
+user sees a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -370,11 +370,11 @@ _SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
 
 
 class WebhookMetrics(ProcessMetrics):
-    """The metrics of one webhook process.
+    """The metrics of a webhook process.
 
-    `second_looks` counts, by path, the denials that were checked again with freshly read objects.
-    `watch_failures` counts failed lists and watches by resource. `expiry` is the Unix time in
-    seconds at which the certificate in use expires.
+    `second_looks` counts, by path, the denials for which the webhook read objects again from the
+    API server. `watch_failures` counts failed lists and watches by resource. `expiry` is the Unix
+    time in seconds at which the certificate in use expires.
     """
 
     def __init__(self) -> None:

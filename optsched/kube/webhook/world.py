@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class LiveWorld:
     """A `World` that is kept up to date while the coroutines of `watches` run.
 
-    The world is safe to read from any thread; each call sees a consistent state of one kind.
+    Any thread may read this object; each call sees a consistent state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
@@ -142,7 +142,7 @@ MAX_DRY_RUNS_OF_REVIEW: Final = 8
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
-    """Verdicts on the templates that the API server accepted; safe to read from any thread."""
+    """Verdicts on the pod templates that the API server accepted; any thread may read them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
