@@ -338,8 +338,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     snapshot on.
 
     A running gang counts as evicted if fewer of its pods than its minimum are running in the next
-    snapshot. The gang counts as failed instead if the node of a lost pod is missing or not ready.
-    The lost work is the GPU usage of the lost pods since their last checkpoint
+    snapshot. The gang counts as failed, not as evicted, if the node of a lost pod is missing or not
+    ready. The lost work is the GPU usage of the lost pods since their last checkpoint
     (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last checkpoint is
     older. Charges are more accurate if snapshots are taken more often.
     """

@@ -152,7 +152,7 @@ def _error(part: str, field: _Field, text: str) -> CronError:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""How far ahead of the start time `next_due_ms` searches.
+"""Length of the period in which `next_due_ms` searches for a due time.
 
 A schedule that is not due within five years, such as one for February 31, is never due.
 """

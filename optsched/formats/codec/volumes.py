@@ -148,8 +148,7 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
     """Parse a PersistentVolumeClaim; return it (None if it has no name) and all field errors.
 
-    Errors in the claim's volume or class are not included; instead, a claim with an invalid volume
-    or class has a problem.
+    Errors in the claim's volume or class are not included; `Claim.problem` names them instead.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -197,7 +196,7 @@ def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) ->
 
 def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
     key, class_name = meta.key, spec.text("storageClassName")
-    # An empty name means no class, while a missing name means the default class.
+    # An empty `storageClassName` means no class; a missing one means the default class.
     if spec.raw("storageClassName") is None:
         class_name = meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     if not class_name:

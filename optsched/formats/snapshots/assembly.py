@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from optsched.formats.snapshots.object_stores import Raw
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""Kind of the object that records in a dump when the snapshot was taken (`takenAt`)."""
+"""Kind of the object of a dump that holds the time of the snapshot (`takenAt`)."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a string: write it in quotes"
@@ -318,8 +318,8 @@ def assemble(
     options
         The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. If it is None, the time in the dump or, without a
-        dump, the latest creation time of an object is used.
+        Time of the snapshot in ms since 1970. If `taken_ms` is None, the time in the dump or,
+        without a dump, the latest creation time of an object is used.
     where
         `file:line` of each object, for error messages.
 

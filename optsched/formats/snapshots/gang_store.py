@@ -59,8 +59,8 @@ class GangStore:
     flaws
         Reports of pods that may not join the gang that they name, keyed by gang.
     queue_dependent_gangs
-        Keys of the gangs whose pods depend on a queue's access lists. These gangs are assembled
-        again after each change of a queue.
+        Keys of the gangs to assemble again after each change of a queue, because their pods depend
+        on a queue's access lists.
     shuffles
         The times at which plugins last moved pods to better nodes.
 

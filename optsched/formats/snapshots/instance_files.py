@@ -100,8 +100,8 @@ def read_instance(
     options
         Options that select this scheduler's pods and nodes.
     taken_ms
-        Time of the snapshot in ms since 1970. If it is None, the time in the dump or, without a
-        dump, the latest creation time of an object is used.
+        Time of the snapshot in ms since 1970. If `taken_ms` is None, the time in the dump or,
+        without a dump, the latest creation time of an object is used.
     progress
         A callback that receives the number of characters read so far, and the total number.
     preview

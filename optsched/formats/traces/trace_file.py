@@ -195,7 +195,6 @@ _FIELDS: Final = {
 
 
 def _with_field_names(problem: TraceProblem) -> TraceProblem:
-    """Return a problem with the trace file's field names and duration format."""
     field, value = _FIELDS.get(problem.path, problem.path), problem.value
     if problem.path.endswith("_ms") and isinstance(value, int):
         value = format_duration_ms(value)

@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: compare GPU allocation with FGD's and a bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: compare GPU allocations with FGD and a bound."""
 
 from __future__ import annotations
 

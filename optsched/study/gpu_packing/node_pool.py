@@ -104,7 +104,7 @@ class Pool(Requests):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The number of pods of each class on each node, and of GPU shares of each size on each GPU."""
+    """Pod counts per node and class, and GPU share counts per GPU and size."""
 
     pods: I64  # Number (N, K) of pods of each class on each node.
     # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs use GPUs

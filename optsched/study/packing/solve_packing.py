@@ -296,7 +296,7 @@ class PackingWork:
     """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # Limit measured by `clock`, which must be a standard library function.
+    seconds: float  # Time limit, measured by `clock`, a standard library function.
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

@@ -144,7 +144,7 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _choose_costly(self, width: int) -> Chosen:
-        """Choose a costly machine, random others, and the initial machines of moved processes.
+        """Choose a costly machine, random other machines, and initial machines of moved processes.
 
         A process counts as moved if it is on a random machine that is not its initial machine.
         Returns all chosen machines, and the processes that may move.

@@ -90,7 +90,7 @@ class Effort:
     """The limits of a reassignment search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0  # Limit measured by `clock`; ignored if `steps` is set.
+    seconds: float = 300.0  # Time limit, measured by `clock`; ignored if `steps` is set.
     # Random seed; with odd seeds, large processes are drawn more often.
     seed: int = 0
     # Limit in annealing steps; price updates and neighbourhoods count as steps. With a step limit,

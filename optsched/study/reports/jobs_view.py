@@ -1,4 +1,4 @@
-"""Report sections on gangs: why they wait, waiting times by queue, and gangs over time."""
+"""Sections of reports on gangs: why they wait, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 

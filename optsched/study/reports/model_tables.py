@@ -1,4 +1,4 @@
-"""Report tables of model definitions and of the settings in which models differ."""
+"""Tables for reports: model definitions, and the settings in which models differ."""
 
 from __future__ import annotations
 

@@ -276,7 +276,8 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = (
-        f"A cell is {each}. Its fill shows the load; its colour shows the queue that holds most."
+        f"A cell is {each}. Its fill shows the load, and its colour shows the queue that holds "
+        "the most."
     )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."

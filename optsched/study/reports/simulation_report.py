@@ -212,7 +212,7 @@ _PARTS: Final = (
 )  # fmt: skip
 _NUMBERS: Final = (
     ("Jain index", "jain", "fairness of weighted dominant shares over time; 1 means equal"),
-    ("ρ, mean", "ftf_mean", "finish-time fairness: completion time relative to a fair cluster"),
+    ("ρ, mean", "ftf_mean", "finish-time fairness: completion time relative to a fair share"),
     ("ρ, worst", "ftf_worst", "largest finish-time fairness of a gang"),
     ("preemptions", "preemptions", "how often a running gang was stopped for another gang"),
     ("stopped by nodes", "node_failures", "how often a node failure stopped a gang"),
