@@ -246,7 +246,7 @@ def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """Return a volume as an offer for claims, or None if it is invalid or cannot be bound."""
+    """Return a volume that claims may bind, or None if the volume is invalid or not available."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)

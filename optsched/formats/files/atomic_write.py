@@ -13,8 +13,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises
     ------
     OSError
-        The file cannot be written; the error names the file. The file keeps its old content, and
-        the temporary file is removed.
+        The file cannot be written; the error names the file. After this error, the file has its old
+        content, and the temporary file is removed.
 
     """
     try:

@@ -215,10 +215,10 @@ class Table:
 
 
 MOST_NODES: Final = 100_000
-"""Maximum number of nodes in a trace: twenty times the limit of Kubernetes."""
+"""Maximum number of nodes in a trace: twenty times the Kubernetes limit on nodes per cluster."""
 
 MOST_TASKS: Final = 150_000
-"""Maximum number of tasks in a job: the limit of Kubernetes for pods per cluster."""
+"""Maximum number of tasks in a job: the Kubernetes limit on pods per cluster."""
 
 _NO_NAME: Final = "is empty: every job needs a name"
 

@@ -185,8 +185,9 @@ def share_charts(view: View) -> list[Chart]:
 class Curve:
     """The distribution of a duration in seconds over gangs, for example of the completion time.
 
-    A gang whose duration is not known, for example an unfinished gang, has no value. The fractions
-    of gangs on the y axis count these gangs too, because starvation must not improve the curve.
+    A gang whose duration is not known, for example an unfinished gang, has no value. Gangs without
+    a value still count in the fractions on the y axis, because starvation must not improve the
+    curve.
     """
 
     name: str

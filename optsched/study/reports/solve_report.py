@@ -228,7 +228,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Draw axis labels at round numbers, from 0 to the most that a queue holds.
+    # Draw axis labels at round numbers, from 0 to the largest amount that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most

@@ -43,7 +43,7 @@ class GavelTrace:
     load: float = 0.9  # Mean GPU demand of the arriving gangs, as a fraction of the GPU capacity.
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # Fraction of gangs with a runtime estimate, which is exact.
+    estimated: float = 0.0  # Fraction of gangs with a runtime estimate; the estimates are exact.
     seed: int = 0
 
     @property
