@@ -156,8 +156,8 @@ class Formulation:
     start
         (H,) variable y of each gang class, or -1 for gangs whose minimum already runs.
     placed_variable, placed_factor
-        (F,) variable and factor of each entry. Their product is the number of placed tasks of the
-        entry.
+        (F,) variable and factor of each entry. The product of variable and factor is the number of
+        placed tasks of the entry.
     supply
         (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the terms of
         supplied tasks to the supply rows.

@@ -96,7 +96,7 @@ class GangShapes:
 
     @cached_property
     def offset(self) -> I64:
-        """The index (E,) of the first task of each entry among the pending tasks of the gang."""
+        """The index (E,) of each entry's first task among the pending tasks of a gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)

@@ -288,7 +288,7 @@ class Stake:
     requests: tuple[Amounts, ...]
 
 
-# The stores use weak references, so Python frees an object with the last gang that uses it.
+# The stores use weak references, so Python frees an object once no gang uses it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
 """Maps equal gang shapes to one object, which makes comparisons fast."""

@@ -62,7 +62,7 @@ NEAR_ENOUGH = 1e-3
 """Relative gap at which the search of a level with at least `LEAST_ROUNDS` free variables stops."""
 
 ROUND_VARIABLES = 400
-"""Number of free variables of a neighbourhood. A neighbourhood has all variables of some nodes."""
+"""Number of free variables of a neighbourhood. It contains all variables of a few nodes."""
 
 ROUND_WORK = 0.05
 """Limit in deterministic seconds for the search of one neighbourhood."""
@@ -109,7 +109,7 @@ class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
     `uses` (P,) counts the nodes that use each configuration. Configurations that were added after
-    the incumbent was found are missing.
+    the incumbent was found are not in `uses`.
     """
 
     solution: I64 | None = None
@@ -220,7 +220,7 @@ class _LevelSearch:
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the expression to maximise, or None if not valid."""
+        """Return an earlier search's bound on the expression to maximise, if valid, or None."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most

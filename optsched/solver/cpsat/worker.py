@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""Maximum number of updates with one solution that are collected before they are sent."""
+"""Maximum number of updates with the same solution that are collected before they are sent."""
 
 
 def serve(connection: Connection) -> None:

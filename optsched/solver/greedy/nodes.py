@@ -1,8 +1,8 @@
 """The idle capacity of nodes, and the fits and scores of each task class on the nodes.
 
-A placement changes only few nodes. Each task class has arrays of fits and scores. Reading an array
-updates only the elements of nodes that changed since the last read. The scores of a task class that
-fits no node are never computed.
+A placement changes only a few nodes. Each task class has arrays of fits and scores. Reading an
+array updates only the elements of nodes that changed since the last read. The scores of a task
+class that fits no node are never computed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
     The fit of a node is the number of further tasks that fit on the node. The score of a node is
-    the score of the next task on the node, or `NOWHERE` if no task fits. `request` holds the
-    (resource, amount) pairs that one task requests. `parts` holds the (index, amount) pairs of
-    extra resources, which rules define.
+    its score for the next task, or `NOWHERE` if no task fits. `request` holds the (resource,
+    amount) pairs that one task requests. `parts` holds the (index, amount) pairs of extra
+    resources, which rules define.
     """
 
     allowed: Bool | None
@@ -234,14 +234,14 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class on each node, as a read-only array.
+        """Return each node's score (N,) for the next task of a class, as a read-only array.
 
         The score is `NOWHERE` on nodes where the task does not fit.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, regardless of idle capacity.
+        """Return each node's score (N,) for the next task of a class, regardless of idle capacity.
 
         The score is `NOWHERE` on nodes that the class may not use.
         """

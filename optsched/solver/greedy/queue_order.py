@@ -207,7 +207,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The sort keys of gangs, computed once for all gangs of a class without placements."""
+    """The sort keys of gangs; gangs of one class without placements share a key."""
 
     def __init__(
         self,

@@ -61,8 +61,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Make reservations for the gangs in `request` that can start at some time.
 
-    At most one reservation is open: the start time of an open reservation is unknown. An open
-    reservation reserves each of its nodes as soon as the node becomes idle.
+    At most one reservation is open, which means that its start time is unknown. An open reservation
+    reserves each of its nodes as soon as the node becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []

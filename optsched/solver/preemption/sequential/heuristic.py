@@ -179,7 +179,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
     """Restrict an eviction problem to the nodes where its tasks lack the least capacity.
 
-    The best solution may use other nodes. Returns None if the problem already allows only few
+    The best solution may use other nodes. Returns None if the problem already allows only a few
     nodes.
     """
     groups = eviction.groups
