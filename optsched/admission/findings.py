@@ -1,4 +1,4 @@
-"""Findings of a review: denials, warnings and changes; and limits on the reviewed object.
+"""The findings of a review (problems, warnings, changes), and limits on reviewed objects.
 
 The limits keep the cost of a review proportional to the object's size. An API server accepts
 objects of 3 MiB. Real objects have at most about one value per 20 bytes, so they stay below these
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems in one review, and maximum number of warnings."""
+"""Maximum number of problems in one review; the same limit applies to its warnings."""
 MAX_SENTENCE: Final = 1000
 """Maximum number of characters in a problem or warning."""
 MAX_RESTS: Final = 20

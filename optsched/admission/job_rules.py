@@ -283,7 +283,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return a dependency cycle whose first name is repeated at its end; empty if there is none.
+    """Return the names on a dependency cycle, the first repeated at the end; empty if none exists.
 
     The search takes linear time. `waits_for` may omit names that depend on no other name.
     """

@@ -128,7 +128,7 @@ class TemplateVerdict:
     """The result of the API server's validation of a pod template.
 
     `errors` holds (field, message) pairs. The field, such as template.spec.containers, is empty if
-    the server names none. A template without errors is valid.
+    the server names no field. A template without errors is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()

@@ -193,7 +193,7 @@ def _read_labels(name: str, levels: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Group:
-    """A HyperNode to create, for the nodes with one value of a label.
+    """A HyperNode to create for the nodes that share one value of a label.
 
     On tier 1, `members` holds names of nodes; on higher tiers, names of HyperNodes one tier below.
     """

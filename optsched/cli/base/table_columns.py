@@ -171,7 +171,8 @@ _HOUR: Final = 60 * _MIN
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 _SPANS: Final = (
-    # Exclusive upper limit, unit, and optional smaller unit, as in Kubernetes (HumanDuration).
+    # For each range of durations: exclusive upper limit, unit, and optional smaller unit, as in
+    # Kubernetes (HumanDuration).
     (2 * _MIN, (_S, "s"), None),
     (10 * _MIN, (_MIN, "m"), (_S, "s")),
     (3 * _HOUR, (_MIN, "m"), None),

@@ -1,4 +1,4 @@
-"""Whether the API server would admit new objects: dry runs and ResourceQuotas.
+"""Check by dry runs and ResourceQuotas whether the API server would admit new objects.
 
 A dry run (`dryRun=All`) checks namespaces, permissions, webhooks and LimitRanges, which a snapshot
 does not contain. The API server does not count a dry run as quota usage, so this module also adds

@@ -186,7 +186,7 @@ FAILED_CREATE: Final = "FailedCreate"
 """Reason of events about rejected pods; commands also show it as the job's reason."""
 
 HIDDEN_REJECTIONS: Final = "reasons for missing pods are not shown"
-"""Remark that commands print if the user may not list the events of jobs."""
+"""Message that commands print if the user may not list the events of jobs."""
 
 _CREATING_PHASES: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 

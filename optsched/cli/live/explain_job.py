@@ -65,8 +65,8 @@ def explain_job(connection: Connection, form: str, target: Target, options: Deco
     """Print why a job waits; exit with 8 if it waits, and with 9 if it can never start.
 
     If the user may not read the cluster, the reason comes from the job's status, and the queue
-    position is omitted. `options` are the decode options of the running scheduler, but its
-    scheduler names are ignored.
+    position is omitted. `options` are the decode options of the running scheduler; the scheduler
+    names in `options` are ignored.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:

@@ -437,7 +437,7 @@ def delete_job(connection: Connection, form: str, target: Target, word: str) -> 
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Widths of the columns after the name; fixed, because rows are printed one by one."""
+"""Fixed widths of the columns after the name, because rows are printed one by one."""
 
 
 @job.command("watch")
