@@ -202,7 +202,7 @@ class ControlPlane:
         }
         for name in names:
             if name in running:
-                raise PlaneError(f"{name} runs already, as process {running[name]}")
+                raise PlaneError(f"{name} already runs, as process {running[name]}")
             command, log = self._command(name), self.layout.log(name)
             try:
                 self._spawned[name] = processes.spawn(command, log=log, environment=environment)
@@ -292,11 +292,11 @@ def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
     earlier = _read_state(layout)
     if earlier is not None and (running := processes.find_running(earlier.commands)):
         names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
-        raise PlaneError(f"a control plane runs in {layout.directory} already: {names}")
+        raise PlaneError(f"a control plane already runs in {layout.directory}: {names}")
     if len(bytes(layout.etcd_socket)) > MAX_SOCKET_PATH:
         raise PlaneError(
-            f"{layout.directory}: too long a path; {layout.etcd_socket} must fit into "
-            f"{MAX_SOCKET_PATH} bytes, the limit for sockets"
+            f"{layout.directory}: the path is too long; {layout.etcd_socket} may have at most "
+            f"{MAX_SOCKET_PATH} bytes, the limit for Unix sockets"
         )
     authority = ensure_pki(layout.pki, now=datetime.now(UTC))
     for folder in layout.private_folders:

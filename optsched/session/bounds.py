@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate, Round
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
-GANG_BY_GANG = "victims were searched gang by gang"
+GANG_BY_GANG = "victims were chosen gang by gang"
 """Limitation of a certificate: some bound is looser than the engine's bound for fixed victims."""
 
 

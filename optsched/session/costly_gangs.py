@@ -88,9 +88,9 @@ _KEPT: Final = frozenset(
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
-    "its pods have many terms of affinity and spread, terms that select many pods, volume claims "
-    "or resources, and a session considers a limited number of such jobs; a later session "
-    "considers this job",
+    "its pods have many affinity terms, spread constraints, volume claims or resources, or terms "
+    "that select many pods; a session considers few such jobs, and a later session considers this "
+    "job",
 )
 
 
@@ -228,8 +228,8 @@ def _pending_by_shape(gang: Gang) -> Counter[TaskShape]:
 
 def _too_costly(cost: int) -> Reason:
     message = (
-        f"the terms of affinity and spread, volume claims and resources of its pods cost {cost}: "
-        f"use at most {MOST_OF_GANG}, with fewer of them or the same in all pods"
+        f"the affinity terms, spread constraints, volume claims and resources of its pods cost "
+        f"{cost}, but at most {MOST_OF_GANG} is accepted: use fewer, or the same ones in all pods"
     )
     return Reason(ReasonCode.INVALID_POD, message)
 

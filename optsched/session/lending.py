@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.portfolio import SolveRequest
 
-_OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
+_OFF = f"proportion lends nothing: lending requires {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
 """Maximum number of gangs in a queue for which every choice of borrowing gangs is compared."""

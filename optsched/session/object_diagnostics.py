@@ -41,7 +41,7 @@ def find_flaws(
         amounts = (each.amount, each.capacity, each.older)
         amount, capacity, older = (amount_text(each.resource, a) for a in amounts)
         taken = f", of which older queues are guaranteed {older}" if each.older else ""
-        have = f"queue {each.holder} above it may" if each.holder else "all nodes together"
+        have = f"its ancestor {each.holder} may" if each.holder else "all nodes together"
         message = f"{amount} are guaranteed, but {have} have {capacity}{taken}"
         text = f"{message}; none of it is reserved"
         found.append(_queue_flaw(each.queue, FlawCode.GUARANTEE, text))
@@ -98,7 +98,7 @@ def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
                 yield _queue_flaw(
                     parent.name,
                     code,
-                    f"the queues below it {verb} {amount_text(resource, together[resource])} "
+                    f"its child queues {verb} {amount_text(resource, together[resource])} "
                     f"together, more than the {amount_text(resource, most)} that {its}",
                 )
 

@@ -148,7 +148,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
         if before != now:
             raise ResumeError(
                 f"{what}.sha256: the earlier result has {before}, but this solve has {now}: the "
-                f"{what} has changed; solve the original one, or leave out --resume"
+                f"{what} has changed; solve the original one, or omit --resume"
             )
     if earlier.parameters.schedulers != assignment.parameters.schedulers:
         raise ResumeError(

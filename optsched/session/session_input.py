@@ -106,7 +106,7 @@ class SessionInput:
 
     def without_proposers(self, broken_rule: str) -> SessionInput:
         """Return the input without custom actions; record that custom actions violated a rule."""
-        message = f"is left out, as no plan with it kept every rule: {broken_rule}"
+        message = f"is not used, because every plan with it violates a rule: {broken_rule}"
         for proposer in self.policy.proposers:
             proposer.record_invalid(message, self.faults)
         return replace(self, policy=replace(self.policy, proposers=()))

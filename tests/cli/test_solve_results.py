@@ -180,7 +180,7 @@ def test_another_instance_is_no_ground_to_go_on(tmp_path: Path) -> None:
     result = solve(other, "--resume", kept)
     assert result.exit_code == 2
     assert f"{kept}: instance.sha256: " in result.stderr
-    assert "leave out --resume" in result.stderr
+    assert "omit --resume" in result.stderr
     result = solve(PACKING, "--resume", kept, "--model", "drf-lexicographic")
     assert result.exit_code == 2
     assert f"{kept}: model.sha256: " in result.stderr

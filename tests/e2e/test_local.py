@@ -223,7 +223,7 @@ def test_a_crash_is_seen_and_mended(control_plane: ControlPlane, namespace: str)
     until(control_plane.is_ready, "it is mended")
     control_plane.kubectl.apply(pod("after", namespace))
     await_phase(control_plane.kubectl, namespace, "after", "Running")
-    with pytest.raises(PlaneError, match="kwok runs already"):
+    with pytest.raises(PlaneError, match="kwok already runs"):
         control_plane.start_component("kwok")
 
 
@@ -248,7 +248,7 @@ ControlPlane.start(Path({str(tmp_path)!r}), assets, options)
         del unbound["spec"]["nodeName"]
         plane.kubectl.apply(unbound)
         await_phase(plane.kubectl, "default", "scheduled", "Running")
-        with pytest.raises(PlaneError, match=r"runs in .* already"):
+        with pytest.raises(PlaneError, match="already runs in"):
             ControlPlane.start(tmp_path, assets, Options(lifetime=Lifetime.DETACHED))
         ports = plane.server
     assert plane.pids == {}

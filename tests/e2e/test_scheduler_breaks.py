@@ -66,7 +66,7 @@ def test_a_pod_that_somebody_else_binds_meanwhile_counts_for_its_gang(
     scheduler.await_metric(1, "optsched_bind_failures_total", reason="Conflict")
     scheduler.await_metric(3, "volcano_schedule_attempts_total", result="scheduled")
     (event,) = until(lambda: site.events("gang-2", "FailedScheduling"), "event on the pod")
-    assert event["message"].endswith(f"the pod is bound to {elsewhere} already")
+    assert event["message"].endswith(f"the pod is already bound to {elsewhere}")
     site.story.assert_bound_once()
 
 

@@ -82,17 +82,17 @@ def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> No
         "guaranteed 2 cpu; none of it is reserved"
     )
     assert await_told(site, "Queue", second, "GuaranteeNotHeld") == (
-        f"2 cpu are guaranteed, but queue {small} above it may have 2 cpu, of which older queues "
+        f"2 cpu are guaranteed, but its ancestor {small} may have 2 cpu, of which older queues "
         "are guaranteed 2 cpu; none of it is reserved"
     )
     assert await_told(site, "Queue", wide, "CapabilityContradicts") == (
         f"its capability of 3 cpu exceeds the 2 cpu of its ancestor {small}; the smaller applies"
     )
     assert await_told(site, "Queue", small, "GuaranteesContradict") == (
-        "the queues below it are guaranteed 4 cpu together, more than the 2 cpu that it may have"
+        "its child queues are guaranteed 4 cpu together, more than the 2 cpu that it may have"
     )
     assert await_told(site, "Queue", small, "DeservedContradict") == (
-        "the queues below it deserve 4 cpu together, more than the 2 cpu that it deserves"
+        "its child queues deserve 4 cpu together, more than the 2 cpu that it deserves"
     )
     assert f"Queue {vast}: GuaranteeNotHeld: 100 cpu are guaranteed" in scheduler.log
 

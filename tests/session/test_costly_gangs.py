@@ -191,7 +191,7 @@ def test_gangs_that_are_left_say_so_and_others_start() -> None:
     left = left_in(snapshot)
     assert f"{len(left)} gangs left to a later session" in plan.certificate.limitations
     assert {key for key, reason in plan.pending.items() if reason == LEFT} == left
-    assert str(LEFT).startswith("WaitsForItsTurn: its pods have many terms")
+    assert str(LEFT).startswith("WaitsForItsTurn: its pods have many affinity terms")
 
 
 def test_a_session_without_period_considers_every_gang() -> None:
@@ -268,8 +268,8 @@ def test_a_gang_that_takes_too_long_alone_waits_and_says_why() -> None:
     report = run_session(snapshot, POLICY, SessionContext(period_ms=1000))
     assert set(report.plan.binds) == {"ns/plain"}
     told = str(report.plan.pending["ns/g"])
-    assert told.startswith("InvalidPod: the terms of affinity and spread, volume claims and resour")
-    assert f"use at most {MOST_OF_GANG}, with fewer of them" in told
+    assert told.startswith("InvalidPod: the affinity terms, spread constraints, volume claims and")
+    assert f"at most {MOST_OF_GANG} is accepted: use fewer" in told
 
 
 def sized(number: int) -> dict[str, Any]:

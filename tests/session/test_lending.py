@@ -138,7 +138,7 @@ def test_nothing_is_lent_that_could_not_come_back_and_the_plan_says_so(
     assert started(plan) == []
     assert lent(plan) == []
     needs = "proportion.lendIdle, the action reclaim and a solver"
-    why = f"proportion lends nothing: that takes {needs}"
+    why = f"proportion lends nothing: lending requires {needs}"
     assert plan.certificate.kept_idle == (
         f"proportion keeps 1 cpu, 8 nvidia.com/gpu idle, which gangs that wait could use: {why}",
     )

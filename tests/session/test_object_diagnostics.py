@@ -119,7 +119,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
                 Queue("s", parent="q", **amounts(guarantee=2)),
             ],
             [
-                "GuaranteesContradict: the queues below it are guaranteed 3 cpu together, more "
+                "GuaranteesContradict: its child queues are guaranteed 3 cpu together, more "
                 "than the 1 cpu that it is guaranteed"
             ],
         ),
@@ -129,9 +129,9 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
                 Queue("r", parent="q", **amounts(guarantee=3)),
             ],
             [
-                "GuaranteeNotHeld: 3 cpu are guaranteed, but queue q above it may have 2 cpu; "
+                "GuaranteeNotHeld: 3 cpu are guaranteed, but its ancestor q may have 2 cpu; "
                 "none of it is reserved",
-                "GuaranteesContradict: the queues below it are guaranteed 3 cpu together, more "
+                "GuaranteesContradict: its child queues are guaranteed 3 cpu together, more "
                 "than the 2 cpu that it may have",
             ],
         ),
@@ -141,7 +141,7 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
                 Queue("r", parent="q", **amounts(deserved=2)),
             ],
             [
-                "DeservedContradict: the queues below it deserve 2 cpu together, more than the "
+                "DeservedContradict: its child queues deserve 2 cpu together, more than the "
                 "1 cpu that it deserves"
             ],
         ),

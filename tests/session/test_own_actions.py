@@ -257,4 +257,4 @@ def test_who_breaks_a_rule_that_only_the_verifier_knows_is_left_out() -> None:
     report = decide(snapshot, all_on("n1"), rules=[Closed()])
     assert report.plan.binds == {"ns/a-w-0": "n0", "ns/b-w-0": "n0"}
     (fault,) = report.trace.faults
-    assert "is left out, as no plan with it kept every rule: closed" in str(fault)
+    assert "is not used, because every plan with it violates a rule: closed" in str(fault)

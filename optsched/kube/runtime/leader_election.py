@@ -73,8 +73,8 @@ class LeaseTimes:
     def __post_init__(self) -> None:
         if not self.duration_s > self.renew_s > self.retry_s > 0:
             raise ValueError(
-                f"a lease of {self.duration_s:g} s, renewed within {self.renew_s:g} s, tried every "
-                f"{self.retry_s:g} s: each has to be longer than the next"
+                f"lease duration {self.duration_s:g} s, renew deadline {self.renew_s:g} s, retry "
+                f"period {self.retry_s:g} s: each has to be longer than the next"
             )
 
 

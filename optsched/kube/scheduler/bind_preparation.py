@@ -73,7 +73,7 @@ class ClaimReserver:
         for _ in range(CLAIM_TRIES):
             kind = self._kind_of(grant.claim)
             if kind is None:
-                return f"resource claim {grant.claim} does not exist any more"
+                return f"resource claim {grant.claim} no longer exists"
             ref = ref_by_key(kind, grant.claim)
             claim: Raw = {}
             try:
@@ -84,7 +84,7 @@ class ClaimReserver:
                 if not _is_reserved(claim, uid):
                     claim = await self._write(ref, claim, grant, pod, uid, node)
             except NotFound:
-                return f"resource claim {grant.claim} does not exist any more"
+                return f"resource claim {grant.claim} no longer exists"
             except Conflict:
                 continue
             except Rejected as e:
@@ -94,7 +94,7 @@ class ClaimReserver:
                 raise
             self._on_reserved(grant.claim, version_of(claim))
             return ""
-        return f"resource claim {grant.claim} keeps being changed by other clients"
+        return f"other clients keep changing resource claim {grant.claim}"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
         """Undo `reserve` for a pod that was not bound; API server errors are ignored."""

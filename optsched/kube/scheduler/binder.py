@@ -391,7 +391,7 @@ class LiveBinder:
         if node == bind.node:
             return _Outcome(None)
         if node:
-            return _Outcome(Failure(failure.reason, f"the pod is bound to {node} already"))
+            return _Outcome(Failure(failure.reason, f"the pod is already bound to {node}"))
         return _Outcome(failure)
 
 
@@ -436,7 +436,7 @@ class GangBackoff:
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)
         hold.until_s = self._clock.monotonic() + pause_s
-        self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
+        self._cache.hold_gang(gang, Reason(code, f"{message}; next attempt in {pause_s:.0f} s"))
 
     def reset(self, gang: str) -> None:
         """Reset a gang's backoff after a success."""

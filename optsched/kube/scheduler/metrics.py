@@ -196,7 +196,7 @@ class SessionMetrics:
         self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._cut_searches = counter(
             "optsched_device_searches_cut",
-            "Device searches for ResourceClaims that a limit stopped",
+            "Searches for devices of ResourceClaims stopped by a limit",
             "limit",
         )
         name = "optsched_session_seconds"
@@ -268,7 +268,7 @@ class Metrics(ProcessMetrics):
             weight.add_metric([name], queue.weight)
             over.add_metric([name], queue.is_overused)
         yield from (share, weight, over)
-        gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
+        gap = _family("optsched_level_gap", "Distance of a level's value from its bound", "level")
         for level, distance in figures.gaps.items():
             gap.add_metric([level], distance)
         pending = _family("optsched_pending_gangs", "Pending gangs, by reason", "queue", "code")

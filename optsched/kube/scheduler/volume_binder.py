@@ -191,7 +191,7 @@ class VolumeBinder:
                 try:
                     message = await self._request_once(grant)
                 except NotFound:
-                    message = f"claim {grant.claim} or its volume does not exist any more"
+                    message = f"claim {grant.claim} or its volume no longer exists"
                 except _PASSING:
                     await self._timing.sleep(POLL_S)
                     continue
@@ -265,9 +265,9 @@ class VolumeBinder:
         """Return why a claim cannot be bound; empty while it is pending, None once it is bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
-            return f"claim {key} {LOST if claim else 'does not exist any more'}"
+            return f"claim {key} {LOST if claim else 'no longer exists'}"
         if self._cache.task(pending.task_of[key]) is None:
-            return f"pod {pending.task_of[key]} does not exist any more"
+            return f"pod {pending.task_of[key]} no longer exists"
         if claim.waits_for_consumer:
             grant = self._under_way.get(claim.key)
             if grant is None or grant.volume:

@@ -390,7 +390,7 @@ class WebhookMetrics(ProcessMetrics):
             "path",
         )
         self.second_looks = self.counter(
-            f"{name}_second_looks", "Denials for which objects were read again", "path"
+            f"{name}_second_looks", "Denials for which the webhook read objects again", "path"
         )
         self.watch_failures = self.counter(
             f"{name}_watch_failures", "Lists and watches that failed", "resource"

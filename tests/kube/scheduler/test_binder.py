@@ -180,7 +180,7 @@ async def test_a_pod_that_is_elsewhere_by_now_is_not_bound() -> None:
     world = World("a")
     world.api.put({**pod_of("a-0"), "spec": {"nodeName": "n2"}})
     await world.carry_out("ns/a-0")
-    assert world.failures["ns/a-0"] == Failure("Conflict", "the pod is bound to n2 already")
+    assert world.failures["ns/a-0"] == Failure("Conflict", "the pod is already bound to n2")
     assert not world.counts_as_bound("ns/a-0")
 
 
@@ -250,7 +250,7 @@ async def test_a_gang_is_held_longer_after_each_failure() -> None:
         world.failures.clear()
         world.api.refuse("bind", NO)
         await world.carry_out("ns/a-0")
-        told = f"pod ns/a-0 could not be bound to n1: you may not; tried again in {pause_s:.0f} s"
+        told = f"pod ns/a-0 could not be bound to n1: you may not; next attempt in {pause_s:.0f} s"
         assert world.problem("a") == f"{ReasonCode.NOT_BOUND}: {told}"
         world.clock.seconds += pause_s - 0.1
         world.binder.gang_backoff.release_due()
@@ -266,7 +266,7 @@ async def test_binds_that_fail_together_are_one_failure_of_the_gang() -> None:
     world.api.refuse("bind", NO, NO)
     await world.carry_out("ns/a-0", "ns/a-1")
     assert set(world.failures) == {"ns/a-0", "ns/a-1"}
-    assert "tried again in 1 s" in world.problem("a")
+    assert "next attempt in 1 s" in world.problem("a")
 
 
 @pytest.mark.asyncio

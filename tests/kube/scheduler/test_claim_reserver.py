@@ -134,7 +134,7 @@ def test_a_second_pod_is_added() -> None:
     [
         (has(device="d1"), GRANT, "is allocated to other devices"),
         (device_claim("c"), SHARE, "is no longer allocated"),
-        (None, GRANT, "does not exist any more"),
+        (None, GRANT, "no longer exists"),
     ],
 )
 def test_claims_that_are_not_as_planned(
@@ -152,7 +152,7 @@ def test_who_writes_at_the_same_time_is_waited_for() -> None:
     assert reserve(api) == ""
     assert users(api) == ["u1"]
     api.refuse("patch", *[taken] * 8)
-    assert "keeps being changed by other clients" in reserve(api, GRANT, "u2")
+    assert "other clients keep changing resource claim" in reserve(api, GRANT, "u2")
 
 
 def test_a_lost_answer_is_asked_for_again() -> None:

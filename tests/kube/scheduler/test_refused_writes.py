@@ -99,7 +99,7 @@ def test_a_gang_whose_phase_is_refused_waits_unless_it_has_pods(
     if is_held:
         assert str(gang.problem) == (
             "EnqueueFailed: the phase of PodGroup ns/empty could not be written: 403 Forbidden: "
-            "denied by a webhook; tried again in 1 s"
+            "denied by a webhook; next attempt in 1 s"
         )
         world.clock.seconds += 2
         world.backoff.release_due()

@@ -303,7 +303,7 @@ async def test_a_pod_that_goes_ends_the_wait():
 
     world.happens = goes
     await world.carry_out(p="n1")
-    assert world.failures["ns/p"].message == "pod ns/p does not exist any more"
+    assert world.failures["ns/p"].message == "pod ns/p no longer exists"
 
 
 async def test_who_does_not_lead_any_more_leaves_claims_as_they_are():
