@@ -223,8 +223,8 @@ def read_traces(
 ) -> dict[tuple[str, int], LoadedTrace]:
     """Read the traces; return them keyed by (source, seed).
 
-    A synthetic source without a seed is generated once per seed; every other trace is read once.
-    Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
+    A synthetic source that names no seed is generated once for each of `seeds`; every other trace
+    is read once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

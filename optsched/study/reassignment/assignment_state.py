@@ -44,7 +44,8 @@ class Instance:
     # machine. Processes occupy transient resources of their initial machine even after they have
     # moved away.
     capacity: F64
-    # Demand (C, P) of each cost term, threshold (C, M) above which it has a cost, and weight (C,).
+    # Demand (C, P) of each cost term, threshold (C, M) above which demand has a cost, and weight
+    # (C,).
     demand: F64
     spare: F64
     weight: F64
@@ -60,7 +61,8 @@ class Instance:
     # on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    # Weight of the service move cost, the largest number of moved processes of a service.
+    # Weight of the service move cost; this cost is the largest number of moved processes of a
+    # service.
     service_weight: float
 
     def __post_init__(self) -> None:
