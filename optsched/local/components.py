@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """When a control plane stops: with the process that started it, or on a call of `stop`."""
+    """Whether a control plane stops with the process that started it, or only by `stop`."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -220,7 +220,7 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         **_serving(layout, ports[API_SERVER]),
         "client-ca-file": pki / "ca.crt",
         "authorization-mode": "RBAC",
-        # A loopback address is not allowed in the endpoints of the `kubernetes` Service.
+        # The endpoints of the `kubernetes` Service must not contain a loopback address.
         "advertise-address": "127.0.0.1",
         "endpoint-reconciler-type": "none",
         "service-cluster-ip-range": "10.0.0.0/16",

@@ -1,7 +1,7 @@
 """Start, probe and stop a local control plane; kill or restart single components.
 
-A control plane has its own certificate authority. Keys are EC P-256. Certificates are valid for ten
-years, longer than any control plane is kept.
+A control plane has its own certificate authority. Keys are EC P-256. Its certificates are valid for
+ten years, longer than any control plane is kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PlaneError(Exception):
 class ControlPlane:
     """A control plane with all its files in one directory; any process can attach to it.
 
-    If it is used as a context manager, the control plane stops at the end of the block.
+    As a context manager, a ControlPlane object stops the control plane at the end of the block.
 
     Attributes
     ----------

@@ -87,7 +87,7 @@ class Attempt:
         return replace(candidate, actions=self.list_actions(candidate.round, candidate.solution))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the `shuffle` evictions, then `actions` with devices allocated to placed pods."""
+        """Return the evictions of `shuffle`, then `actions` with devices for the placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
@@ -117,7 +117,7 @@ class Attempt:
         base: Decisions | None = None,
         stopped: str = "",
     ) -> Candidate:
-        """Return the actions as a candidate, with the value of each objective level.
+        """Return a candidate with these actions and with the value of each objective level.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Certificate bounds that hold for all plans that the policy allows, whatever their victims.
+"""Certificate bounds that hold for all plans that the policy allows, with any victims.
 
 The engines prove bounds for a problem with fixed victims. If the policy permits other victims, such
 a bound may not hold for plans with these other victims. This module replaces such bounds by bounds
@@ -98,7 +98,7 @@ class EvictionScope:
                 for r in over_gangs
             )
             return over_gangs, over_victims, over_nodes
-        # Bounds of levels over gangs that hold whatever the victims are.
+        # Bounds of the levels over gangs that hold for any victims.
         ideals: dict[str, int] = {}
         for each in (chosen.round, self.first):
             for level in each.levels:
@@ -112,7 +112,7 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Add a result with value 0 for each maximised level that is missing.
+        """Add a result with value 0 for each maximised level that the results lack.
 
         A level may be missing because it does not apply to the problem with the candidate's
         victims. The level may apply to plans with other victims, so a proof of optimality must

@@ -136,7 +136,7 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return a candidate's certificate, and how many device searches each limit stopped."""
+    """Return a candidate's certificate, and the number of stopped device searches by limit."""
     session = attempt.session
     rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()
@@ -185,7 +185,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return more precise pending reasons, keyed by gang, for gangs that no eviction helps."""
+    """Return more precise reasons for waiting, keyed by gang, for gangs that no eviction helps."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {

@@ -1,6 +1,7 @@
 """Limit the affinity terms of running pods that a session compares with pending pods.
 
-Pods may run for days, so any user who may create pods can accumulate any number of affinity terms.
+Pods may run for days, so any user who may create pods can let any number of affinity terms
+accumulate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-A reservation or budget is the blocker if evictions can free enough capacity for the gang only when
-this reservation or budget is ignored.
+A reservation or budget is the blocker if evictions can free enough capacity for the gang only if
+the reservation or budget is ignored.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Evictions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvictionTrial:
-    """A search for evictions that would help a gang but that a reservation or a budget forbids.
+    """Searches for evictions that would help a gang but that a reservation or a budget forbids.
 
     Attributes
     ----------

@@ -160,8 +160,8 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.solutions[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # Models do not contain custom rules. Before a gang is excluded, the verifier therefore
-        # checks possible victims for it.
+        # The models do not contain custom rules, so before a gang is excluded, the verifier checks
+        # possible victims for the gang.
         fresh = misplaced - settings.by_trial if has_custom_rules(session.rules) else frozenset()
         settings = replace(
             settings,
@@ -176,8 +176,8 @@ def _retry_round(
 ) -> Round:
     """Place pods with the given victims; the search starts from the placements of `known`.
 
-    Only placements that are still valid are used. Without these placements, the search could start
-    from a worse solution.
+    The search uses only those placements that are still valid. Without these placements, the search
+    could start from a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)

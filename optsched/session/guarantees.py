@@ -1,9 +1,10 @@
 """Drop queue guarantees that exceed cluster capacity.
 
-A guarantee that cannot be met would only block all other queues. Queues are processed in order of
-creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees leave on
-all nodes, including NotReady nodes. A guarantee is also dropped if it exceeds the capability of its
-queue or of an ancestor, less the older queues' guarantees there.
+A guarantee that the cluster cannot meet would only block all other queues. Queues are processed in
+order of creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees
+leave on all nodes, including NotReady nodes. A guarantee is also dropped if it exceeds the
+capability of its queue or of an ancestor, minus the guarantees of older queues under the same
+ancestor.
 """
 
 from __future__ import annotations

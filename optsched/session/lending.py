@@ -208,7 +208,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # Loans must not use the capacity of terminating pods, because it is not idle.
+    # Loans must not use the capacity of terminating pods, because this capacity is not idle.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     solution = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -448,7 +448,7 @@ def _count_loans(
         value = level.value(fresh)
         status = LevelStatus.OPTIMAL if value == most else LevelStatus.FEASIBLE
         results.append(LevelResult(level.name, level.unit, level.sense, value, most, status))
-    # A level with bound 0 is omitted, because nothing can be lent in its tier.
+    # A level with bound 0 is omitted, because no gang of its tier can borrow.
     return tuple(r for r in results if r.bound)
 
 

@@ -55,7 +55,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """The solver, clock and callbacks of a solve.
+    """The dependencies of a solve: solver, clock and callbacks.
 
     Attributes
     ----------

@@ -199,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """For each needless reclaim victim, try the gangs on its node as the reclaimer."""
+    """Set the reclaimers of needless victims to gangs on their nodes, if this helps."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -215,7 +215,7 @@ def _name_reclaimers(
 def _rename_one(
     actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """Yield every variant of the actions in which one needless victim has another reclaimer."""
+    """Yield each variant of the actions that assigns another reclaimer to one needless victim."""
     for i, action in enumerate(actions):
         if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
             for key in dict.fromkeys(users.get(action.node, ())):

@@ -26,7 +26,7 @@ RESUMED = "resumed"
 """Engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""Why a search stops immediately: an earlier solve proved its start solution optimal."""
+"""The reason if a search stops immediately: an earlier solve proved its start solution optimal."""
 
 
 class History:
@@ -74,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, solution.results))
 
     def adopt(self, other: History) -> None:
-        """Adopt an unreported history: report its progress and incumbents as this history's own."""
+        """Merge a history that was not reported, and report its progress and incumbents."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:

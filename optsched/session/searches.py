@@ -65,7 +65,7 @@ def run_searches(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
-    # All candidates report why the last search stopped, because the session ends with it.
+    # All candidates report why the last search stopped, because the session ends with this search.
     stopped = rounds.first.solutions[0].stopped
     earlier = [replace(c, solution=replace(c.solution, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
@@ -84,7 +84,7 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
 
 
 _QUIET_S: Final = 2.0
-"""A shorter search that ends within this number of seconds is never previewed."""
+"""Number of seconds for which a shorter search must run before its progress is shown."""
 
 
 class _Preview:
@@ -95,7 +95,7 @@ class _Preview:
         self._early: list[Progress] = []
 
     def show_progress(self, progress: Progress) -> None:
-        """Preview progress; until `_QUIET_S` seconds have passed, progress is held back."""
+        """Preview progress, but only once the search has taken `_QUIET_S` seconds."""
         self._early.append(replace(progress, turn=0))
         if progress.at_s < _QUIET_S:
             return

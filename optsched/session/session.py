@@ -1,7 +1,7 @@
 """One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study call `run_session`. The callers differ in
-where the snapshot comes from and in how the plan is executed.
+The live scheduler, the offline solver and every study call `run_session`. These callers differ in
+the source of the snapshot and in how they execute the plan.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Judgement:
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
     """Verify actions against every hard rule, and compute their value on every level.
 
-    Nothing is solved: the result depends only on the snapshot, the policy and the actions. Gangs
+    No search is run: the result depends only on the snapshot, the policy and the actions. Gangs
     that borrow count in the levels over loans, not in the admission levels.
 
     Raises

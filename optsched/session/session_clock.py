@@ -134,7 +134,7 @@ class SessionClock:
 
         Each search's budget is a tenth of the next one's, and at least `LEAST_SHORTER_MS`. Without
         a budget, the deterministic time is divided by ten in the same way, with the minimum
-        `LEAST_SHORTER_S`. After a search has run, there are no shorter searches.
+        `LEAST_SHORTER_S`. Once a search has run, the result is empty.
         """
         limits = self._given_limits
         found: list[Limits] = []

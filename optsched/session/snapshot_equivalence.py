@@ -1,10 +1,10 @@
 """Check whether a new snapshot could lead to a different plan than the last snapshot.
 
-A session that binds and evicts no pod leaves the cluster unchanged, so the next session would
-decide the same. Three changes do not affect the decision: a bound task starts to run, the recent
-usage of queues changes, or time passes. Time matters only when a gang has waited so long that it
-takes precedence. Every other change requires a new decision. Even a loss of capacity does, because
-it may satisfy a rule that compares pods.
+A session that neither binds nor evicts a pod leaves the cluster unchanged, so the next session
+would make the same plan. Three changes do not affect the plan: a bound task starts to run, the
+recent usage of queues changes, or time passes. Time affects the plan only if a gang has waited so
+long that it takes precedence. Every other change requires a new decision. Even a loss of capacity
+requires one, because it may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -127,5 +127,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Return the ms within which a session aims to end: its period, or 2.5 budgets if longer."""
+    """Return the time in ms that a session may take: its period, or 2.5 budgets if longer."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -41,7 +41,7 @@ class UsageKeeper:
         """Return the snapshot with the usage history of its queues up to the snapshot's time.
 
         Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
-        starts with the usage in the snapshot. The queue is assumed to have held its current
+        starts with the usage in the snapshot. Such a queue is assumed to have held its current
         resources since that usage was written.
         """
         if not half_life_ms:

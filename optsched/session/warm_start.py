@@ -79,7 +79,7 @@ class WarmStart:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the placements of a plan; the next session drops those that are already bound."""
+        """Return the placements of a plan; the next session drops the placements of bound tasks."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -179,7 +179,8 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
         if is_open[g] and problem.queue_of[g] >= 0 and gang.key in warm_start.gangs
     ]
     idle, allowed = problem.idle.copy(), None
-    # Gangs that exceed the remaining share are not placed, because loans are decided last.
+    # Gangs that exceed their queue's remaining share are not placed, because loans are decided
+    # last.
     due = own_shares(problem) - problem.queues.allocated if find_shares(rules) is not None else None
     for g in sorted(gangs, key=lambda g: (int(tiers.of[g]), g)):
         binds = warm_start.gangs[problem.snapshot.gangs[g].key]

@@ -216,8 +216,8 @@ class Store:
         """Apply an event from the watch of one scope of a kind.
 
         The watch of a scope also reports a deletion when an existing object leaves the scope. If
-        another scope still selects the object, the stored version is at least as new as the version
-        of this event. A real deletion has a newer version than the stored object.
+        another scope still selects the object, the stored version is at least as new as the
+        event's. A real deletion has a newer version than the stored object.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
@@ -243,7 +243,7 @@ class Store:
             self._store_object(kind, obj)
 
     def record_unwatched(self, ref: Ref, obj: Raw) -> None:
-        """Record the metadata of an unwatched object whose name a controller tried to use."""
+        """Record the metadata of an unwatched object that has the name of an object to create."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._unwatched.add(ref, (self._clock.now_ms(), obj))
 
@@ -317,7 +317,7 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Return whether a resource version is not newer than the version of a known object.
+    """Return whether a resource version is at most as new as that of a known object.
 
     Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are only
     compared for equality.

@@ -172,7 +172,7 @@ class ReflectorState:
             self._pause_s = ABSENT_S
         if isinstance(error, TooMany) and error.retry_after_s is not None:
             self._pause_s = max(self._pause_s, error.retry_after_s)
-        # The objects are also listed again if the server responds but the watch keeps failing.
+        # If the server responds but the watch keeps failing, the objects are listed again as well.
         keeps_failing = self._backoff.failures % LIST_AFTER == 0
         if isinstance(error, Gone) or (keeps_failing and isinstance(error, ApiError | Garbled)):
             self._version = self._token = ""

@@ -337,7 +337,7 @@ class Client:
                 reason = str(e.certificate_error)
             else:
                 found, number = e.os_error, e.os_error.errno or 0
-                # The operating system's error text, such as `Connection refused`.
+                # Use the operating system's error text, such as `Connection refused`.
                 is_system = type(found) in (OSError, ConnectionRefusedError) and number > 0
                 reason = os.strerror(number) if is_system else str(found.strerror or found)
             raise Unreachable(f"{request}: {e.host}:{e.port}: {reason}") from e
@@ -435,7 +435,7 @@ def _path(ref: Ref, subresource: str = "") -> str:
 
 
 TRIES: Final = 3
-"""Maximum number of attempts to read a list whose pages expire while it is read."""
+"""Maximum number of attempts to read a list if its pages expire while it is read."""
 
 
 async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:

@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a decision was based on an outdated state, or if another process may lead."""
+    """Raised if a write was decided on an outdated state, or if another process may lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,10 @@ class Executor:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
-        """Execute all effects except the delayed requeues, which are returned.
+        """Execute all effects except delayed requeues; return the delayed requeues.
 
-        After all effects are attempted, raises the most severe error, such as Stale or KubeError.
+        All effects are attempted. If any of them fail, the most severe error is raised, such as
+        Stale or KubeError.
         """
         requeues = tuple(effect for effect in effects if isinstance(effect, Again))
         others = [effect for effect in effects if not isinstance(effect, Again)]

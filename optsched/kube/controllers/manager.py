@@ -190,8 +190,8 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # The queue is cleared even if this process leads again, because writes between the
-                # two terms were dropped.
+                # The queue is cleared even if this process leads again, because writes between its
+                # two terms as leader were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
                 # An outage of the server was already reported.

@@ -1,11 +1,12 @@
 """Core/v1 Events, which `kubectl describe` shows to users.
 
 An object has one event for each reason. The event is written as soon as the reason applies. While
-the reason still applies, the event is updated after 1 minute, after 5 more minutes, and then every
-30 minutes. An update changes the event's count and time. The event name is derived from the object
-and the reason, so a restarted scheduler or another replica updates the same event. An event records
-when its reason occurred, even if it is written later. Few event requests run concurrently, so
-events do not delay binds. If too many events wait, the oldest waiting events are dropped.
+the reason applies, the event is updated after 1 minute, after 5 more minutes, and then every 30
+minutes. An update changes the event's count and time. The event name is derived from the object and
+the reason, so a restarted scheduler or another replica updates the same event. An event contains
+the time at which its reason occurred, even if it is written later. The number of concurrent event
+requests is low, so events do not delay binds. If too many events wait, the oldest waiting events
+are dropped.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Written:
 
 
 class EventHistory:
-    """When and how often each event was written; does no I/O and reads no clock."""
+    """Records when and how often each event was written; does no I/O and reads no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
         """`exists` returns whether an object with this UID still exists."""

@@ -1,4 +1,4 @@
-"""Writes before a bind: to claims, node locks, device conditions and scheduling gates.
+"""The writes that precede a bind: to claims, node locks, device conditions and scheduling gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). A finalizer is written
 first, so that a claim in use cannot be deleted. After the finalizer, the allocation and the
@@ -133,7 +133,7 @@ class ClaimReserver:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDeallocation:
-    """How to deallocate a claim whose allocated devices are on no existing node.
+    """A claim to deallocate, because its allocated devices are on no existing node.
 
     `grant` holds the devices to deallocate, and `users` the UIDs of the pending pods that use the
     claim.
@@ -147,7 +147,7 @@ class ClaimDeallocation:
 def find_stranded_claims(
     snapshot: Snapshot, kind_of: Callable[[str], Kind | None]
 ) -> Iterator[ClaimDeallocation]:
-    """Yield deallocations for claims whose pending pods wait for devices on deleted nodes.
+    """Yield the claims to deallocate: their pending pods wait for devices on deleted nodes.
 
     Kubernetes deallocates a claim only after its pods have terminated, but a pod that was never
     bound does not terminate. As in kube-scheduler (`PostFilter` of dynamicresources), a claim is

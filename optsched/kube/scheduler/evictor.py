@@ -2,10 +2,10 @@
 
 If a plan moves pods to free capacity for a gang, the gang is annotated with the moves before the
 eviction (see `cluster.relocation`). As soon as a plan is made, the cache treats its victims as
-terminating, and the tasks that wait for the victims' resources as nominated. Nominations are
-written before evictions are sent, so a scheduler that starts in the meantime finds the nominations
-in the pods' `status.nominatedNodeName`. Pods are evicted through the eviction API, so that the
-server enforces disruption budgets.
+terminating, and the tasks that wait for their resources as nominated. Nominations are written
+before evictions are sent, so another scheduler that takes over finds them in the pods'
+`status.nominatedNodeName`. Pods are evicted through the eviction API, so that the server enforces
+disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
 a pod that is reclaimed within a guarantee, the pod is deleted instead. If a budget blocks any other
@@ -80,8 +80,8 @@ REPORT_S: Final = 2.0
 PATIENCE_S: Final = 10.0
 """Seconds after which an eviction is sent even if its nominations are not written.
 
-The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
-before the nominations are written does not reserve the resources.
+The running scheduler still reserves the resources for the nominated gang. Another scheduler that
+starts before the nominations are written does not reserve them.
 """
 
 _BUDGET_CAUSE: Final = "DisruptionBudget"

@@ -229,8 +229,8 @@ class Scheduler:
         if term == self._term.number:
             return term != 0
         if self._term.number:
-            # Queued work is cleared even if this process leads again, because writes between the
-            # two terms were dropped. A server outage was already reported.
+            # Queued work is cleared even if this process leads again, because writes between its
+            # two terms as leader were dropped. A server outage was already reported.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "leadership lost: another process may schedule")
             deps.binder.withdraw()
@@ -329,7 +329,7 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Return whether the last plan is still valid if the cluster has not changed."""
+        """Return whether the last plan is still valid, unless the cluster has changed."""
         last_session = self._term.last_session
         return (
             last_session is not None
@@ -365,7 +365,7 @@ class Scheduler:
         self._term.may_search_on = True
         self._term.last_session = self._summarize_session(snapshot, policy, report, repeats)
         self._term.reasons = keep_reasons(report.plan.pending, self._term.reasons)
-        # Another process may have led between two terms, so the next term makes a new plan.
+        # If the term has changed, another process may have led, so the plan is not executed.
         if self._leads() and self._term is term:
             for action in report.plan.actions:
                 if isinstance(action, Enqueue):
@@ -374,7 +374,7 @@ class Scheduler:
             self._deps.binder.carry_out(report.plan, snapshot)
             for stranded in find_stranded_claims(snapshot, self._deps.cache.claim_kind):
                 self._deps.writes.enqueue(stranded.ref, stranded)
-            # The queues of these gated tasks have enough quota, but no node fits the tasks.
+            # The queues of these gated tasks have enough quota, but the tasks fit no node.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)

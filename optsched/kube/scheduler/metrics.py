@@ -1,7 +1,8 @@
 """Prometheus metrics of the scheduler, with Volcano's names or the prefix `optsched_`.
 
 Metrics are computed from session reports, not in the code that makes decisions. Metrics of queues,
-objective levels and pending gangs describe the last session, so deleted objects leave no series.
+objective levels and pending gangs describe the last session, so a deleted object has no time
+series.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ class Metrics(ProcessMetrics):
         """Record a session; `seconds` is the time until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._figures = figures_of(report, policy)
-        # A deleted queue must leave no series.
+        # A deleted queue must not keep its time series.
         for queue in self._counted - self._figures.queues.keys():
             self._wasted.remove(queue)
             self._counted.discard(queue)

@@ -46,7 +46,7 @@ MADE_WITHIN_MS: Final = 5_000
 """Milliseconds that a controller may take to create a PodGroup or a gang's next pod."""
 
 TOGETHER_MS: Final = 1_000
-"""Milliseconds during which a gang's binds are collected into one event."""
+"""Time in milliseconds during which the binds of a gang are combined into one event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report about a gang; its pods are too young for events until `young_ms`."""
+    """The last report about a gang; until `young_ms`, its pods are too new to get events."""
 
     gang: Gang
     reason: Reason

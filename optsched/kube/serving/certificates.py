@@ -132,7 +132,7 @@ def _authority(held: Credentials, now: datetime) -> Authority | None:
 
 
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Return whether a server's existing credentials can still be used for these names."""
+    """Return whether a server can still use its existing credentials for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)
@@ -295,8 +295,8 @@ async def trust_authority(
     """Write the trusted CA into webhook configurations.
 
     If `url` is not empty, the configurations call this server address instead of the Service.
-    Configurations that do not exist are skipped. Raises KubeError on other API server errors, or if
-    other clients keep changing a configuration.
+    Webhook configurations that do not exist are skipped. Raises KubeError on other API server
+    errors, or if other clients keep changing a configuration.
     """
     bundle = b64encode(authority).decode()
 

@@ -63,9 +63,9 @@ KEEPALIVE_S: Final = 120.0
 """Seconds after which an idle connection is closed; API servers keep idle connections for 90 s."""
 
 LINGERING_S: Final = 1.0
-"""Seconds for which the rest of a body is read after an early response."""
+"""Seconds for which the rest of a request body is read if the response was sent early."""
 MAX_ROUNDS: Final = 4
-"""Maximum number of review rounds per request; an answer may require another round."""
+"""Maximum number of review rounds per request: each round may ask the API server new questions."""
 
 MAX_QUESTIONS: Final = 64
 """Maximum number of requests to the API server in one round of a review, except dry runs."""
