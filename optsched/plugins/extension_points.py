@@ -145,7 +145,7 @@ class EvictionGroups(NamedTuple):
         return found
 
     def by_group(self) -> I64:
-        """Return the index (K,) in `problem.running` of one task of each group."""
+        """Return, for each group, the index (K,) in `problem.running` of one of its tasks."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -529,13 +529,13 @@ class Constraint:
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints on single nodes and on gangs per node (`NodeModel.split_gangs`).
 
-        A rule that does not depend on victims adds no constraints if the model has no `form`.
+        If the model has no `form`, a rule that does not depend on victims adds no constraints.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
         """Return Booleans or integers (G,) that split gang classes, or None.
 
-        In a Boolean array, True marks a gang that must be a gang class of its own. In an integer
+        In a Boolean array, True marks a gang that must form a gang class of its own. In an integer
         array, gangs with different integers are never in the same gang class.
         """
         return None

@@ -55,7 +55,7 @@ class Proportions(Rule):
     proportions: tuple[KeptPerDevice, ...] = ()
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the rule on each node; the tasks are assumed to be placed in the best order."""
+        """Check the rule on each node, in the placement order that is most likely to satisfy it."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             offers = node.offers

@@ -1,7 +1,7 @@
 """The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its queue. A
-queue reclaims its deserved share from queues that exceed their deserved shares.
+queue reclaims capacity up to its deserved share from queues above their deserved shares.
 Annotations do not protect pods that are reclaimed within a guarantee
 (models/formulation/victims.md). A gang that loses pods keeps its minimum number of pods, or all its
 pods are evicted. The tiered votes of Volcano's plugins apply only in sessions without a solver.
@@ -181,7 +181,7 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
 
-        A victim is needed if a reclaim would break the rule on shares without its eviction.
+        A victim is needed if, without its eviction, a reclaim would break the rule on shares.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
@@ -194,7 +194,7 @@ class Entitled(Rule):
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """Check that each gang with victims keeps its minimum or loses all pods on ready nodes.
 
-        Pods on nodes that are not ready are no victims, because no gang can use their resources.
+        Pods on nodes that are not ready are not victims, because no gang can use their resources.
         """
         ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
@@ -211,8 +211,7 @@ class Entitled(Rule):
     def _verify_shares(self, world: World) -> Iterator[Violation]:
         """Check the deserved shares and guarantees of the queues between which gangs reclaim.
 
-        The usage of a reclaiming queue is checked after all evictions, and the usage of a lending
-        queue after each reclaim.
+        Reclaiming queues are checked after all evictions, and lending queues after each reclaim.
         """
         reclaims = _group_reclaims(world)
         if not reclaims:
@@ -279,7 +278,7 @@ class _Reclaim:
 
 
 class _Unit(NamedTuple):
-    """The victims of a gang or subgroup of which some must be evicted together.
+    """Victims of a gang or subgroup, some of which must be evicted together.
 
     Attributes
     ----------
@@ -299,10 +298,10 @@ class _Unit(NamedTuple):
 
 
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
-    """Yield the units (victims that a gang or subgroup loses together) of a reclaim.
+    """Yield the units of a reclaim: sets of victims that a gang or subgroup loses together.
 
     To evict a whole gang, single tasks are evicted first, down to its minimum, and then the other
-    tasks as one unit. The same holds for a subgroup, whose minimum is its size.
+    tasks as one unit. The same applies to a subgroup, whose minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -329,10 +328,10 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
 def _make_unit(
     victims: Sequence[Task], mine: Sequence[Task], up_to_now: Container[str], number: int
 ) -> _Unit:
-    """Return the unit of `number` tasks that are evicted together among `victims`.
+    """Return the unit of those `number` tasks among `victims` that are evicted together.
 
-    `mine` are the victims of one preemptor. The bound on the usage of a resource assumes that the
-    unit contains as many tasks of `mine` without the resource as possible, and otherwise the
+    `mine` are the victims of one preemptor. The upper bound on the usage of a resource assumes that
+    the unit contains all tasks of `mine` that do not use the resource, and fills up with the
     victims that use most of it.
     """
     used = [(task.key, task_usage(task)) for task in victims]
@@ -454,10 +453,10 @@ class _Shares:
         """Return the victims of a lending queue by compared resources and units (by index).
 
         The queue must exceed its deserved share of at least one compared resource, or of a resource
-        that one of the units uses. If `_by_use` is True, the compared resources of a victim are the
-        deserved resources that it uses, and its units are those that contain it and use another
-        deserved resource. If `_by_use` is False, the compared resources are the requested resources
-        that the queue deserves, and no units count.
+        that one of these units uses. If `_by_use` is True, the compared resources of a victim are
+        the deserved resources that it uses, and its units are those that contain it and use another
+        deserved resource. If `_by_use` is False, the compared resources are those requested
+        resources of which the queue has a deserved share, and units are ignored.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

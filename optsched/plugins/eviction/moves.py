@@ -1,4 +1,4 @@
-"""Moves of running pods to other nodes: proposed by plugins, or to make capacity for a gang.
+"""Moves of running pods to other nodes, proposed by plugins or made to free capacity for a gang.
 
 Mathematics: models/formulation/moves.md, models/formulation/consolidation.md and
 models/formulation/rescheduling.md. The plugin `rescheduling` implements Volcano's strategy
@@ -39,7 +39,7 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """The excess load of nodes and the load that other nodes can absorb, in K measures.
+    """The excess load of nodes, and the load that other nodes can absorb, in K measured resources.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Rule: only restartable pods are moved, each to a given node.
+    """Rule: a pod is moved only if it can be restarted, and only to a specified node.
 
     The gang for which a pod is moved has at least the priority of the pod's gang.
     """
@@ -288,8 +288,8 @@ class Rescheduling(Rule):
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
-        # Tasks on the busiest node come first, in order of increasing priority. If the priority
-        # class does not exist, no task is moved.
+        # Tasks on the node with the highest utilization come first, in ascending order of priority.
+        # If the priority class does not exist, no task is moved.
         running, snapshot = running_tasks(problem), problem.snapshot
         limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
         load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}

@@ -1,7 +1,7 @@
 """Find needless victims: evicted pods whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". If needless victims were allowed, a queue could
-evict pods for a gang that starts on other nodes, and give the released capacity to other gangs.
+Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
+a gang that starts on other nodes, and give the released capacity to other gangs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def find_needless(
     A node belongs to a preemptor if the plan binds or nominates a task of the preemptor there.
 
     `_needs_victims` decides whether a preemptor needs all victims on one of its nodes. A victim on
-    another node is needed if its gang also loses a task on a node of the preemptor and would be
-    incomplete even with this victim. A victim is also needed if, without its eviction, the
-    preemptor would violate a rule other than `fits`.
+    another node is needed if its gang also loses a task on a node of the preemptor and would stay
+    below a minimum even if it kept this victim. A victim is also needed if, without its eviction,
+    the preemptor would violate a rule other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -56,7 +56,7 @@ def find_needless(
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    spare: set[str] = set()  # Each gang would be complete with its victims in `spare`.
+    spare: set[str] = set()  # Each gang would meet its minimums with its victims in `spare`.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             spare |= {task.key for task in tasks}
@@ -77,11 +77,11 @@ def _find_doubtful(
     """Return the keys of the victims that the preemptor possibly does not need.
 
     If a node of the preemptor has too many victims, only its largest victim is returned. The
-    victims in `elsewhere` are on nodes without tasks of the preemptor; a gang that kept all its
-    victims in `elsewhere` would meet its minimums.
+    victims in `elsewhere` are on nodes without tasks of the preemptor; their gangs would meet all
+    minimums if they kept these victims.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # A gang would be complete with any one of its victims in `spare`.
+    spare: set[str] = set()  # A gang would meet its minimums with any of its victims in `spare`.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]
@@ -119,8 +119,8 @@ def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) 
     """Return whether the tasks `coming` to a node need all victims `leaving` it.
 
     All victims are needed if, for at least one resource, they release less than a limit. The limit
-    is the total request of the tasks, plus the number of tasks times the largest usage of one
-    victim, plus the usage of the node in excess of its capacity.
+    is the sum of three amounts: the total request of the tasks, the number of tasks times the
+    largest usage of one victim, and the usage of the node above its capacity.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]

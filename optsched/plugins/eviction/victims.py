@@ -1,8 +1,8 @@
-"""Pods that are never evicted: system and protected pods, and pods of exhausted disruption budgets.
+"""Pods that are never evicted: system pods, protected pods, and pods under exhausted budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects disruption budgets, as the eviction
-API does; an administrator may give the guarantees of queues precedence over a disruption budget.
+API does; an administrator may let the guarantees of queues override a disruption budget.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are unpreemptable, in cooldown, or covered by an exhausted budget."""
+        """Protect tasks that are unpreemptable, in their cooldown, or under an exhausted budget."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -180,8 +180,8 @@ def find_unpreemptable(problem: Problem) -> Bool:
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
     """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
-    If `yields` is True, only disruption budgets that yield to guarantees count; if False, only the
-    others.
+    If `yields` is True, only disruption budgets that guarantees may override count; if False, only
+    the others.
     """
     spent = [
         b
@@ -242,7 +242,7 @@ class _EvictionVotes(Greedy):
     _tasks: Sequence[Task]
 
     def movable(self, victims: I64) -> I64:
-        """Return the victims that may be evicted in order to restart on another node."""
+        """Return the victims whose eviction the plugin allows if they restart on another node."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -261,9 +261,9 @@ class _Cooldown(_EvictionVotes):
 
 class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims within the disruption budgets that do not yield to guarantees.
+        """Return the victims within those disruption budgets that guarantees may not override.
 
-        `Victims` lets only reclaims within a guarantee exceed the disruption budgets that yield.
+        `Victims` already ensures that only reclaims within a guarantee violate the other budgets.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -303,10 +303,10 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class GuaranteedReclaims:
-    """Finds the reclaims of a plan within the guarantee of the reclaiming queue.
+    """Finds the reclaims of a plan that the guarantee of the reclaiming queue covers.
 
-    These reclaims may evict tasks that are protected by annotations or by disruption budgets that
-    yield to guarantees.
+    These reclaims may evict tasks that are protected by annotations, or by disruption budgets that
+    guarantees may override.
     """
 
     def __init__(self, world: World) -> None:
@@ -336,8 +336,9 @@ class GuaranteedReclaims:
     def find_reclaims(self) -> dict[str, str]:
         """Return the queue whose guarantee covers a reclaim, by the key of the victim.
 
-        A guarantee first covers the gangs that reclaim protected victims. It then covers other
-        gangs in the order of the plan, if it also covers all tasks that the plan places for them.
+        A guarantee first covers the gangs that reclaim protected victims. It then covers the other
+        gangs, in the order of the plan, as long as it also covers all tasks that the plan places
+        for them.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:
@@ -372,7 +373,7 @@ class GuaranteedReclaims:
         return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a queue's usage and its reclaiming gangs' requests fit its guarantee.
+        """Return whether a queue's usage and its reclaiming gangs' requests fit into its guarantee.
 
         The victim must also use at least one guaranteed resource that the gang requests.
         """

@@ -1,9 +1,9 @@
 """Check whether a gang's minimum fits an empty cluster, and explain why not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
-Taints, node labels and rules on single nodes apply. Pods of other gangs, queue limits and
-constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread) are
-ignored. A gang that does not fit the empty cluster can therefore never start on these nodes.
+Taints, node labels, and rules that depend on a single node apply. Pods of other gangs, queue limits
+and constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread)
+are ignored. A gang that does not fit the empty cluster can therefore never start on these nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of checks of single nodes by rules; later gangs are assumed to fit."""
+"""Maximum number of times that rules check a single node; later gangs are assumed to fit."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -106,7 +106,7 @@ class EmptyCluster:
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     def minimum(self, gang: int) -> Minimum:
-        """Return what an unstarted gang lacks for its minimum, or one pod for a started gang."""
+        """Return why an unstarted gang's minimum, or one pod of a started gang, does not fit."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -193,7 +193,7 @@ class EmptyCluster:
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of the rules that tie the nodes of a task class to other pods there."""
+        """Return the names of the rules by which other pods limit the nodes of a task class."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self.problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -203,7 +203,8 @@ class EmptyCluster:
         """Return whether a minimum obviously fits.
 
         A minimum of one task class fits if enough of its pods fit in total. A minimum of several
-        classes fits if each class fits on at least as many nodes as there are pods in total.
+        classes fits if, for each class, the number of nodes that fit a pod is at least the total
+        number of pods.
         """
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
@@ -378,8 +379,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. If there are many, all are made unlimited at
-            # first, and then each limit that makes no difference is restored.
+            # Comparing many resources takes minutes. If there are many resources, all of them are
+            # made unlimited at first; then each limit that makes no difference is restored.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -415,8 +416,9 @@ class _Nodes:
     def cheapest(self) -> I64:
         """Return the number (I,) of pods of each item in the cheapest minimum.
 
-        A pod costs its request divided by the largest capacity of a node, for the resource with the
-        largest quotient. A pod that fits on no node costs more than all others.
+        The cost of a pod is its request divided by the largest capacity of a node, for the resource
+        for which this quotient is largest. A pod that fits on no node costs more than any other
+        pod.
         """
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)

@@ -1,4 +1,4 @@
-"""Explain in one sentence why a gang waits: a rule blocks it, or nodes lack capacity."""
+"""Explain in one sentence why a gang waits: a rule blocks it, or the nodes lack capacity."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Explainer:
         return None
 
     def waiting(self, gang: int) -> Reason:
-        """Return why a nominated gang waits, with the rules that exclude its nodes for now."""
+        """Return why a nominated gang waits, and which rules exclude its nodes at present."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -149,8 +149,8 @@ class Explainer:
     def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
-        The gang's pods need not exist. `reasons` contains the reasons of rules, sorted by `RANK`.
-        If one of `reasons` takes precedence, the result is None.
+        The gang may have no pods yet. `reasons` contains the reasons of rules, sorted by `RANK`. If
+        a reason in `reasons` takes precedence, the result is None.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -369,7 +369,7 @@ class _View:
 
     @property
     def refusals(self) -> list[tuple[int, str]]:
-        """(number of excluded nodes, reason) pairs; rules with the same reason count as one."""
+        """(number of excluded nodes, reason) pairs; equal reasons of several rules are merged."""
         return [(n, text) for text, n in self._refusals.items()]
 
     @cached_property
@@ -409,7 +409,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, phrase) pairs, one per resource that is too scarce on these nodes."""
+        """(number of nodes, phrase) pairs: per scarce resource, how many nodes lack it."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [

@@ -50,7 +50,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """The minimum number of pods that a gang needs from the items in the mask `of` (I,)."""
+    """The minimum number of pods that a gang must place from the items in the mask `of` (I,)."""
 
     of: Bool
     least: int
@@ -107,7 +107,7 @@ class Packing:
         return lacking
 
     def singles(self) -> I64:
-        """Return how many pods (K, I) of each item fit on a node of each class without others."""
+        """Return how many pods (K, I) of each item fit on an otherwise empty node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -232,9 +232,9 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return the smallest number of missing pods over all packings, or None at a limit.
+        """Return the smallest number of missing pods over all packings; None if a limit is reached.
 
-        The search adds nodes one by one and keeps all maximal partial packings.
+        The search adds nodes one by one, and keeps all maximal partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None

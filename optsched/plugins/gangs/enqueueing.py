@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def least_resources(problem: Problem) -> I64:
     """Return the missing resources (G, R) of each gang (`Gang.missing_resources`).
 
-    The missing resources are `minResources` minus the requests of succeeded tasks. They are 0 for
-    resources that `minResources` does not list.
+    The missing resources are `minResources` minus the requests of succeeded tasks. The result is 0
+    for resources that `minResources` does not list.
     """
     stake_of, stakes = problem.gang_columns.stakes
     columns = {name: r for r, name in enumerate(problem.resources)}
@@ -65,11 +65,11 @@ def sum_by_queue(problem: Problem, gangs: I64) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return, per queue, the missing resources of enqueued gangs minus elastic resources (Q, R).
+    """Return the missing resources (Q, R) of enqueued gangs, minus elastic resources, by queue.
 
     The elastic resources of a gang are its allocation beyond its missing resources. Volcano counts
     them as idle (`JobInfo.GetElasticResources`). A bare pod has no elastic resources, because
-    Volcano creates a PodGroup with the pod's request.
+    Volcano creates a PodGroup whose `minResources` equals the pod's request.
     """
     least = least_resources(problem)
     expected = sum_by_queue(problem, list_enqueued_gangs(problem))
@@ -132,7 +132,7 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
 
 
 class _Budgets(Greedy):
-    """Votes of `overcommit`, with the resources within its limit that are not used or reserved.
+    """Casts the votes of `overcommit`, based on the resources that are not used or reserved.
 
     If the rule sets `keeps_shares`, each queue has a share that other queues cannot reserve.
     """
@@ -348,7 +348,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """Votes of `resourcequota`, with the expected usage of enqueued gangs."""
+    """Casts the votes of `resourcequota`, based on the expected usage of enqueued gangs."""
 
     _problem: Problem
     _expected: Expected

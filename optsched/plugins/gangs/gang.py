@@ -238,11 +238,12 @@ class _Order(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
-        # Tasks that each gang still needs; negative if it runs more tasks than its minimum.
+        # Number of tasks that each gang still requires; negative if it runs more than its minimum.
         self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
         self._is_running: list[bool] = (problem.num_ready > 0).tolist()
         self._problem = problem
-        # Gangs that run more than their minimum, up to `_log_read` in `gang_log`.
+        # Gangs that run more than their minimum, given the entries of `gang_log` before
+        # `_log_read`.
         self._has_spare: Bool = problem.num_ready > problem.min_member
         self._log_read = 0
 
@@ -327,7 +328,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether `idle` (R,) covers `least` (R,) and what is kept for started gangs."""
+        """Return whether `idle` (R,) covers `least` (R,) plus the reserve for started gangs."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
@@ -387,7 +388,7 @@ class SubGroups(Rule):
         return gangs
 
     def encode(self, form: Formulation) -> None:
-        """Add constraints that started subgroups place their minimums and suffice for the gang.
+        """Add constraints that started subgroups reach their minimums and are enough for the gang.
 
         The constraints are x[f] ≤ count[f] · s[p], Σ_{f ∈ p} x[f] ≥ need[p] · s[p], and Σ_p s[p] ≥
         groups · y.

@@ -267,7 +267,7 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Place at most one task per node for each host port and each conflicting pair of ports.
+        """Place at most one task per node for each host port and each pair of conflicting ports.
 
         The constraint is Σ supplied[c, n] ≤ 1 over the task classes that bind one of these ports.
         supplied[c, n] is the number of tasks of class c that are placed on node n.
@@ -347,7 +347,8 @@ class _Ports(Greedy):
 FAR_ABOVE = 1e9
 """Score of the shard's nodes in soft mode, in points.
 
-The value exceeds the sum of all other scores and is small enough to keep their fractional digits.
+The value exceeds the sum of all other scores, and is small enough that adding it preserves their
+fractional digits.
 """
 
 

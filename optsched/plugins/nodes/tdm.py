@@ -166,10 +166,10 @@ class Tdm(Rule):
 
 
 class Allowance(NamedTuple):
-    """The number of a gang's tasks that its disruption budget allows to be evicted together.
+    """The number of a gang's tasks that may be evicted together under its disruption budget.
 
-    The annotations `jdb-…` set the budget. Without a budget, one task may be evicted at a time. A
-    gang without a budget that can spare no task may be evicted entirely.
+    The annotations `jdb-…` set the budget. Without a budget, one task may be evicted at a time. If
+    the gang has no budget and can spare no task, all its tasks may be evicted together.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the number or the percentage of `whole` in `text`; `nothing` if it is invalid."""
+    """Return the number or percentage of `whole` in `text`; return `nothing` if it is invalid."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -239,7 +239,7 @@ class _Order(Greedy):
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims outside revocable zones whose eviction their gangs' budgets allow."""
+        """Return the victims outside revocable zones that their gangs' disruption budgets allow."""
         if self._later[gang] or has_revocable_zone(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

@@ -172,10 +172,10 @@ def find_recent_load(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return the requests and bursts of CPU and memory, and the number of other resources.
+    """Return the amounts (5,) from which the usage of a task is estimated.
 
-    The result (5,) is: CPU request, memory request, CPU burst, memory burst, and the number of
-    other resources that a task requests.
+    The amounts are: CPU request, memory request, CPU burst, memory burst, and the number of other
+    resources that the task requests.
     """
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))

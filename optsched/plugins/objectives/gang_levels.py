@@ -1,10 +1,10 @@
-"""Levels that weigh started gangs and placed tasks, and levels that measure shortfalls of queues.
+"""Levels that sum the weights of started gangs or placed tasks, and levels of queue shortfalls.
 
 Mathematics: models/formulation/admission.md and models/formulation/shortfall.md.
 
 The weight of a task is its dominant share max_r request[r] / total[r] (Ghodsi et al., NSDI 2011).
-If the same resource is dominant for every gang, the weight is the request for this resource in base
-units instead, because base units are exact and easy to read. Shortfalls are measured from
+If the same resource is dominant for every gang, the weight is instead the request for this resource
+in base units, because base units are exact and easy to read. Shortfalls are measured against
 guarantees and fair shares.
 """
 
@@ -59,8 +59,8 @@ class Weights:
 def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of task classes: requests for one resource, or dominant shares.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The
-    unit must not depend on victims, because plans with different victims are compared by weight.
+    The unit depends on the pending tasks of all gangs, including gangs that cannot start. The unit
+    must not depend on victims, because plans with different victims are compared by weight.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -73,8 +73,8 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _divide_by_total(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # If several resources are dominant for every gang, choose one by name, because resource
-        # indices depend on earlier sessions. Devices take precedence over memory and CPU.
+        # If several resources are dominant for every gang, choose by name, because resource indices
+        # depend on earlier sessions. Devices take precedence over memory and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
@@ -86,7 +86,7 @@ def dominant_weights(problem: Problem) -> Weights:
 
 
 def _divide_by_total(request: I64, total: I64) -> F64:
-    """Return requests (K, R) as shares of the cluster; infinite if no node has the resource."""
+    """Return requests (K, R) as fractions of the cluster; infinite if no node has the resource."""
     share: F64 = np.where(
         total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
     )
@@ -119,10 +119,10 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that sum the weights of placed tasks, one per priority tier with elastic gangs.
+    """Return levels that sum weights of placed tasks, for each priority tier with elastic gangs.
 
-    The start of an elastic gang does not determine how many of its tasks are placed. A gang that
-    this session evicts entirely does not count, even if it starts again.
+    An elastic gang can start with different numbers of placed tasks. A gang that this session
+    evicts entirely does not count, even if it starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes
@@ -220,7 +220,7 @@ class Placed(_TierLevel):
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """A level that minimises the total shortfall of the usage of queues from targets.
+    """A level that minimises the total amount by which the usage of queues falls short of targets.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class Shortfall:
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return the shortfall (K, R) from each target in steps, given the usage `held` (Q, R)."""
+        """Return by how many steps (K, R) the usage `held` (Q, R) falls short of each target."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
@@ -348,7 +348,7 @@ def _find_common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
     """Return the requests that count toward targets, as parallel arrays.
 
-    The arrays contain the constraint row, the index on axis m, and the resource of each request.
+    The arrays contain, for each request, the constraint row, the index on axis m, and the resource.
     `request` (m, R) contains the requests, and `member` (K, m) is True if a request counts toward a
     target. `place` (K, R) is the constraint row of each target and resource; -1 for no row.
     """

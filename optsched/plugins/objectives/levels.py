@@ -40,7 +40,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 
 
 MOST_PAIRS = 200_000
-"""Maximum number of (task class, node) pairs in a score table, so that it fits the CPU caches."""
+"""Maximum number of (task class, node) pairs in a score table that fits the CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +129,8 @@ class NodeScore:
     ) -> F64:
         """Return scores (m,) of m (class, node) pairs, or (k, n) for classes (k, 1) and n nodes.
 
-        The classes of pairs must be in ascending order. `loads` contains the used and the
-        allocatable amounts of the nodes.
+        If pairs are given, their classes must be in ascending order. `loads` contains the used and
+        the allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -166,8 +166,8 @@ def build_levels(
     """Return the levels of a problem, most important first.
 
     A name may stand for several levels, for example one admission level per priority tier. A name
-    that does not apply to the problem stands for no level. Levels of rules that are always enabled
-    precede all levels that depend on nodes.
+    that does not apply to the problem stands for no level. Levels of always-enabled rules precede
+    all levels that depend on nodes.
     """
     named: list[AnyLevel] = []
     for kind in (LEVELS[name] for name in names):
