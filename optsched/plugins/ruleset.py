@@ -146,7 +146,7 @@ class RuleSet:
 
     active: tuple[ActiveRule, ...]
     guards: tuple[Rule, ...] = ()
-    """Rules that restrict evictions in addition to the plugins' rules."""
+    """Rules that restrict evictions in addition to the rules of the plugins."""
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
@@ -279,9 +279,10 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs that each form a gang class, and arrays (G,) of integers.
+        """Return the mask (G,) of gangs that form gang classes alone, and arrays (G,) of integers.
 
-        The arrays are the integer results of `Rule.distinguish_gangs`; each splits gang classes.
+        The arrays are the integer results of `Rule.distinguish_gangs`; gangs with different
+        integers are in different gang classes.
         """
         rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -315,7 +316,7 @@ class RuleSet:
         return select_overriding(self.hard, "ties_nodes")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether, by a hard rule, the nodes of a task class depend on other tasks there."""
+        """Return whether a hard rule ties the nodes of a task class to other tasks there."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:

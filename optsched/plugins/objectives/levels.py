@@ -181,7 +181,7 @@ def build_levels(
             defining = [a.rule for a in rules.active if a.rule.name in kind.rules]
             over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
             if kind == FAIR_SHARE and over_time is not None:
-                # Fair-share levels come in this order: deserved shares of queues, fairness over
+                # The fair-share levels have this order: deserved shares of queues, fairness over
                 # time, `drf`.
                 ends = [i for i, rule in enumerate(defining, 1) if rule.name != "drf"]
                 defining.insert(max(ends, default=0), over_time)

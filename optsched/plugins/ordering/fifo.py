@@ -32,8 +32,8 @@ NO_GANG = -1
 class Fifo(Rule):
     """Rule: in a FIFO queue, no gang gets a node while an earlier gang waits.
 
-    Gangs are ordered by priority, age and name. Nominated and partially running gangs are exempt:
-    such a gang may overtake other gangs and blocks no gang.
+    Gangs are ordered by priority, age and name. Nominated and partly running gangs are exempt: they
+    may start before earlier gangs and do not block later gangs.
     """
 
     name = "fifo"
@@ -193,8 +193,8 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for gangs with subgroups, which block other gangs only in the solver and not
-    in the verifier.
+    The result is False for gangs with subgroups: only the solver, not the verifier, lets them block
+    other gangs.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     runs = any(t.status.counts_as_ready for t in gang.tasks)
@@ -274,10 +274,10 @@ class _FifoOrder(Greedy):
 def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
     """Add the constraints of one queue for (gang, gang class) pairs in FIFO order.
 
-    The gang class is -1 for every gang except the first gang of each class.
+    Each gang class is listed once, with its first gang; its other gangs have the gang class -1.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
-    last: int | None = None  # variable: 1 only if all gangs up to this one are placed
+    last: int | None = None  # variable that is 1 only if all gangs up to this one are placed
     is_closed = False
     for gang, h in line:
         if settled[gang] == 0:

@@ -165,7 +165,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Orders gangs by the end of their maximum waiting time, and then votes for their enqueueing.
+    """Orders gangs by the end of their maximum waiting time, and votes to enqueue them after it.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ class ShortestRemaining(Rule):
 
 
 def count_runs_a_year(lengths: I64) -> I64:
-    """Return the number (G,) of runs of each gang in a year, truncated; 1 without an estimate."""
+    """Return how often each gang (G,) could run in a year, truncated; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
 
@@ -269,7 +269,7 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""The finish-time ratio 1 in thousandths, which are the unit of these ratios."""
+"""The finish-time ratio 1, in thousandths; all finish-time ratios are stored in thousandths."""
 
 _MOST: Final = 10**9
 
@@ -300,10 +300,10 @@ class FinishTimeFair(Rule):
 
 
 def find_finish_time_ratios(problem: Problem) -> I64:
-    """Return the finish-time ratios (G,) of gangs that start now, in thousandths, at least 1.
+    """Return the finish-time ratios (G,) in thousandths, at least 1, for gangs that start now.
 
-    The finish-time ratio is the waiting time plus the runtime, divided by the runtime on a fair
-    share of the cluster.
+    The finish-time ratio is the waiting time plus the runtime, divided by the time that the gang
+    would run on a fair share of the cluster.
     """
     length, shapes = problem.derived(estimate_runtimes_ms), problem.shapes
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The assumed end in ms of a task with unknown duration, later than any real time."""
+"""The assumed end, in ms, of a task with unknown duration; it is later than any real time."""
 
 
 class ExtraResources(NamedTuple):
-    """Limits of nodes that the placed tasks must respect in addition to idle resources.
+    """Node limits that placed tasks must respect in addition to the idle resources.
 
-    `capacity` (N, D) contains the limits of each node, and `request` (C, D) what one task of each
-    class adds to the sums that are limited. A negative limit means zero.
+    `capacity` (N, D) contains the limits of each node, and `request` (C, D) contains the amounts
+    that one task of each class adds to the limited sums. A negative limit means zero.
     """
 
     capacity: I64
@@ -83,8 +83,8 @@ class Reservation(Rule):
     ) -> Iterator[Violation]:
         """Check that constrained tasks do not use the reserved amounts of nodes and queues."""
         nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
-        # Each tuple contains: object, reserved amounts, amounts requested by placed tasks, existing
-        # tasks, limits by resource, and the default limit.
+        # Each tuple contains the object, its reserved amounts, the amounts that placed tasks
+        # request, the existing tasks, the limits by resource, and the default limit.
         checks: list[
             tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
         ] = []
@@ -146,10 +146,11 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request · x ≤ remaining capability over constrained tasks in a queue's subtree.
+        """Add Σ request · x ≤ remaining capability over the constrained tasks in a queue's subtree.
 
-        x is the number of placed tasks. The remaining capability is neither used nor reserved at
-        the start of the reservation. For entitled tasks, the limit is the unused entitlement.
+        x is the number of placed tasks. The remaining capability is the part that is neither used
+        nor reserved at the start of the reservation. For entitled tasks, the limit is the unused
+        entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _list_numbers(problem):
@@ -247,10 +248,10 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """Capacity (N, D) that a reservation leaves to constrained tasks, and task requests (C, D).
+    """The capacity (N, D) that a reservation leaves to constrained tasks, and requests (C, D).
 
-    Axis D contains the resources of which the reservation leaves less than is idle on some node,
-    including the capacity of terminating pods.
+    Axis D contains each resource of which, on some node, the reservation leaves less than the idle
+    amount plus the amount of terminating pods.
     """
 
     left: I64
@@ -267,7 +268,7 @@ def expected_ends(problem: Problem) -> I64:
 
 
 def _find_idle_after(problem: Problem, ended: Bool) -> I64:
-    """Return the future idle amounts (N, R) without the running tasks of the mask (V,)."""
+    """Return the future idle amounts (N, R) if the running tasks in the mask (V,) have ended."""
     idle, running = problem.allocatable - problem.used + problem.releasing, running_tasks(problem)
     np.add.at(idle, running.node_of[ended], running.request[ended])
     return idle
@@ -307,10 +308,10 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the first reservation among `numbers` that placed tasks delay, or None.
+    """Return the first reservation among `numbers` that the placed tasks delay, or None.
 
-    Placed tasks delay a reservation if they leave too little node capacity at its start. `evicted`
-    is the mask (V,) of evicted running tasks.
+    The placed tasks delay a reservation if they leave too little capacity on a node at its start.
+    `evicted` is the mask (V,) of evicted running tasks.
     """
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
@@ -356,7 +357,7 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _list_numbers(problem: Problem) -> list[int]:
-    """Return the numbers i and ~i of each reservation i, as in `binding_reservations`."""
+    """Return the numbers i and ~i for each reservation i (see `binding_reservations`)."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
@@ -370,11 +371,11 @@ def _find_constrained_classes(problem: Problem, number: int) -> Bool:
 
 
 def _find_queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, amount) triples for the queue limits of a reservation.
+    """Return (queue, resource, amount) triples, which limit queues because of a reservation.
 
-    Constrained tasks in the subtree of the queue may use this amount of the resource. The amount is
-    the capability minus the usage and the reserved amount at the start of the reservation. For the
-    number ~i, the amount is the entitlement of the queue minus its usage.
+    Constrained tasks in the subtree of the queue may use at most this amount of the resource. The
+    amount is the capability minus the usage and the reserved amount at the start of the
+    reservation. For the number ~i, the amount is the entitlement of the queue minus its usage.
     """
     queues = problem.queues
     index_of = {name: i for i, name in enumerate(queues.names)}

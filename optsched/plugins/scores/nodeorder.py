@@ -39,7 +39,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Bytes of images up to which the score is 0, and bytes per container from which it is 100."""
+"""The image bytes up to which the score is 0, and the bytes per container at which it is 100."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # All tasks of the class in the gang are assumed to have the labels of the first one.
+        # All tasks of the class in the gang are assumed to have the same labels as the first one.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.task(start + int((mine == task_class).argmax()))

@@ -152,7 +152,7 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """A weighted node score with a strategy per resource; it can avoid nodes with scarce resources.
+    """A node score with a strategy per resource; it can keep nodes with scarce resources idle.
 
     Attributes
     ----------

@@ -88,8 +88,8 @@ def deserved_amounts(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders queues by priority, then by the largest used fraction of their deserved share.
 
-    A queue without a deserved share counts as fully used (`capacity.go`, updateShare) and comes
-    after queues that have a deserved share.
+    A queue without a deserved share counts as fully used (`capacity.go`, updateShare), and comes
+    after all queues that have a deserved share.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
@@ -117,7 +117,7 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest used fraction of a queue's deserved share, and 0.
+        """Return the largest fraction of its deserved share that a queue uses, paired with 0.
 
         The result is (1, 1) for a queue without a deserved share.
         """
@@ -128,7 +128,7 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first.
 
-        Ties are broken by the number of ancestors shared with the reclaiming queue, most first
+        Among equal queues, a queue that shares more ancestors with the reclaiming queue comes first
         (Volcano `VictimQueueOrderFn`).
         """
         shared = self._above[queue] & self._above[claimer]
@@ -165,8 +165,9 @@ class _Order(Greedy):
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
 
         The gang's queue must stay within its deserved amounts of all requested resources that the
-        victim uses. In Volcano, one such resource suffices. With Volcano's rule, two queues that
-        each exceed their deserved amount of one resource evict each other's pods repeatedly.
+        victim uses. In Volcano, it suffices that the queue stays within its deserved amount of one
+        such resource. Two queues that each exceed their deserved amount of one resource would then
+        evict each other's pods repeatedly.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])

@@ -69,7 +69,7 @@ def queue_shares(
     requested = _sum_admissible_demand(problem, pending or {})
     exceeded = _find_exceeded_limits(problem, requested)
     # Fairness over time takes precedence over hierarchical DRF. Without both rules, the ideal share
-    # is the dominant share of the demand, times the ideal fraction of the demand.
+    # is the ideal fraction of the demand, times the dominant share of the demand.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
@@ -198,8 +198,8 @@ def _raise_shares(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
     """Raise the shares of queues with a positive weight by water filling.
 
     Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the
-    fractions before. A queue gets more than before only after all queues that can still grow have
-    reached its weighted share.
+    fractions before the call. A queue gets more than before only after every queue that can still
+    grow has reached the weighted share of this queue.
     """
     rising = np.flatnonzero((weight > 0) & (exceeded.dominant > 0))
     if not len(rising):

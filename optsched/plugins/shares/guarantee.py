@@ -45,8 +45,8 @@ class Guarantee(Rule):
     """Rule: the usage and the unused guarantees of all queues together fit the cluster.
 
     The committed amount of a queue ("claim" in the code) is the larger of its guarantee and its
-    need. The need of a queue is the usage of the gangs directly in it plus the committed amounts of
-    its children.
+    need. The need of a queue is the usage of the gangs directly in it, plus the committed amounts
+    of its child queues.
     """
 
     name = "guarantee"
@@ -57,7 +57,7 @@ class Guarantee(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
 
-        If the committed amounts already exceed the cluster's capacity, they must not grow in total.
+        If the committed amounts already exceed the cluster's capacity, their total must not grow.
         """
         queues, held = world.snapshot.queues, world.held_by_queue
         named = {r for q in queues for r, amount in q.guarantee if amount > 0}
@@ -150,8 +150,8 @@ class Guarantee(Rule):
         for r in problem.derived(_find_guaranteed_resources):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # A request that exceeds even the available capacity plus all unused guarantees has
-            # another blocker.
+            # If the request exceeds even the available capacity plus all unused guarantees,
+            # guarantees are not what blocks the gang.
             if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
                 rest = kept_for_guarantees(problem, r, kept)

@@ -3,10 +3,10 @@
 A nominated task may start even if the deserved share of its queue has decreased since the
 nomination, because pods were already evicted for the task.
 
-Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Its
-water filling (lines 199-266) approximates the shares in rounds. optsched computes the shares to
-which these rounds converge, and rounds them to whole units. Volcano does not round: it may give
-each of two queues half a GPU, which neither queue can use.
+Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`.
+Volcano's water filling (lines 199-266) approximates the shares in rounds; optsched computes the
+shares to which these rounds converge, and rounds them to whole units. Volcano does not round: it
+may give each of two queues half a GPU, which neither queue can use.
 
 With `proportion.lendIdle`, gangs may borrow idle capacity beyond the deserved share of their queue
 (models/formulation/lending.md). The queues that lend get the capacity back by reclaim. A gang may
@@ -183,8 +183,8 @@ class Proportion(Rule):
     def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return a reason if a gang would exceed the deserved share of its queue, else None.
 
-        The reason may also apply to a gang that is allowed to borrow. For example, no gang borrows
-        in the session that starts its minimum.
+        The reason may also apply to a gang that is allowed to borrow. For example, a gang may not
+        borrow in the session that starts its minimum.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
@@ -192,7 +192,8 @@ class Proportion(Rule):
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
         # If a queue deserves the whole cluster, its gangs wait for idle capacity. Queues with pods
-        # on NotReady nodes are an exception: these pods use capacity that no node offers.
+        # on NotReady nodes are an exception, because these pods use capacity that no ready node
+        # offers.
         future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short

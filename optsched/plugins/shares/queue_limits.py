@@ -1,4 +1,4 @@
-"""Hard limits of queues: capabilities, entitlements, and parent queues that run no gangs.
+"""Hard limits of queues: capabilities, entitlements, and a ban on gangs in parent queues.
 
 Mathematics: models/formulation/capability.md, models/formulation/entitlement.md and
 models/formulation/leaf_queues.md.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class SubtreeLimits(Greedy):
-    """Limits the usage (Q, R) of each queue and its descendants while tasks are placed."""
+    """Limits the usage (Q, R) of each queue, including its descendants, while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
         self._ledger = ledger
@@ -205,10 +205,10 @@ def _describe_queue(queue: str, at: str) -> str:
 
 
 def _sum_expected_usage(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return three arrays (Q, R) of queues with their descendants: expected usage, usage and limit.
+    """Return, per queue with its descendants, the expected usage, the usage and the limit (Q, R).
 
-    The usage is measured before the session. The expected usage is the missing resources of
-    enqueued gangs (`expected_by_queue`), including the gangs that this session enqueues.
+    The usage is measured before the session. The expected usage is the sum of the missing resources
+    of enqueued gangs (`expected_by_queue`), including the gangs that this session enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
@@ -229,7 +229,7 @@ def _find_enqueue_limits(problem: Problem) -> I64:
     """Return the limit (Q, R) of the usage of each queue for enqueueing.
 
     The limit is the capability of the queue. For a top-level queue, the limit is at most the
-    cluster total minus the guarantees of the other top-level queues.
+    cluster total minus the guarantees of all other top-level queues.
     """
     queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
@@ -387,7 +387,7 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return whether each queue has an overuse tolerance, so that reclaim takes from it first."""
+    """Return whether each queue has an overuse tolerance; reclaim takes from such queues first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 

@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal usage and requests, their number, and oldest creation time."""
+    """The usage and requests of equal gangs of a queue, their number, and oldest creation time."""
 
     queue: str
     claimed: Amounts
@@ -69,7 +69,7 @@ class _EqualGangs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What deserved shares depend on: queues, node capacity, and usage and requests of gangs."""
+    """The inputs of deserved shares: queues, node capacity, and usage and requests of gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
@@ -77,7 +77,7 @@ class _Inputs:
 
 
 # A session verifies several plans of one snapshot. Most plans have equal inputs, because victims
-# count as if they still used resources.
+# count as if they still used their resources.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -124,7 +124,7 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue that takes part in the division of a resource among sibling queues.
+    """A queue among the sibling queues that divide a resource.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ def _build_claims(
 
 
 def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
-    """Return amounts, each raised to the queue's guarantee and then limited to its capability."""
+    """Return the amounts, raised to the queue's guarantee and then limited to its capability."""
     if not queue.guarantee and not queue.capability:
         return some
     raised = {**some, **{r: max(some.get(r, 0), amount) for r, amount in queue.guarantee}}
@@ -237,7 +237,7 @@ def _sum_by_queue(
 
 
 def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
-    """Return shares by weight between floors and ceilings, rounded by largest remainder."""
+    """Return shares by weight within floors and ceilings, rounded by largest remainder."""
     low = [t.floor.get(resource, 0) for t in takers]
     high = [t.ceiling.get(resource, 0) for t in takers]
     if sum(high) <= total:
@@ -262,12 +262,12 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the remaining total, the total weight, and the queues whose bounds are not binding.
+    """Return the remaining total, the total weight, and the queues that no bound limits.
 
-    These queues divide the remaining total by weight. In each round, queues with binding bounds get
-    their bounds, and the remaining total is divided again among the other queues. Floors
-    bind if the total shortage below floors is at least the total excess above ceilings. Ceilings
-    bind if the total excess is at least the total shortage.
+    These queues divide the remaining total by weight. In each round, the queues that a bound limits
+    get this bound, and the other queues divide the remaining total again. Floors apply if the total
+    shortage below floors is at least the total excess above ceilings. Ceilings apply if the total
+    excess is at least the total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class TreeFairness(Rule):
-    """A rule whose levels are the shortfalls of tree nodes from their ideal shares.
+    """A rule whose levels measure how far the shares of tree nodes are below their ideal shares.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # The usage of a child that can grow is scaled down before it is added: to the smallest
+            # Before the usage of a child that can grow is added, it is scaled down to the smallest
             # weighted share of all children that can grow.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
@@ -380,7 +380,7 @@ def _build_parent_paths(problem: Problem) -> list[Path]:
 
 @dataclass(eq=False)
 class _UsageOrder(ShareTreeOrder):
-    """Orders queues by priority, then by shares that include past usage.
+    """Orders queues by priority, then by their shares, which include past usage.
 
     `_priority` (Q,) contains the negated priorities of queues.
     """

@@ -120,8 +120,8 @@ class _Filling:
             return False
         classes, level = self._classes, self._level[self._classes.home]
         num_unserved = self._number - self._num_served
-        # The shares of tree nodes count open gang classes without floors, and closed gang classes
-        # with the dominant shares that their gangs hold.
+        # In the shares of tree nodes, open gang classes count without floors, and closed gang
+        # classes count with the dominant shares that their gangs hold.
         even = self._sum[self._start + self._num_served] + num_unserved * level
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, classes, counted)
@@ -143,7 +143,7 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return the shares (L,) at which each class's next gang is satisfied, and next starts.
+        """Return two shares (L,) per class: where its next gang is satisfied, and where one starts.
 
         A gang starts when the share of its class exceeds the floor of the gang.
         """

@@ -35,10 +35,10 @@ _FINE = 1_000_000
 """Deserved shares are rounded to units of 1/`_FINE` of the cluster, at least one base unit."""
 
 _GRID = 1000
-"""Remainders of rounding are compared in multiples of 1/`_GRID` of a unit."""
+"""Rounding remainders are compared after rounding them to multiples of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
-"""Number of units added to shares before rounding, so that floating-point errors have no effect."""
+"""Number of units that are added to shares before rounding, to cancel floating-point errors."""
 
 _SERVED = 1e-9
 """Maximum relative difference at which an ideal share counts as equal to the whole demand."""
@@ -95,8 +95,9 @@ class Contest:
     def ideal(self) -> F64:
         """The ideal share (Q, R) of each queue, in base units.
 
-        For the resource `pods`, all gangs of a gang class are assumed to request as many pods per
-        dominant share as the first gang. The result is bit-identical for any order of resources.
+        For the resource `pods`, each gang of a gang class is assumed to request as many pods per
+        dominant share as the first gang of the class. The result is bit-identical for any order of
+        resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -301,9 +302,9 @@ def build_contest(
 def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), targets (K, R)) for each depth of the tree, from the root down.
 
-    The K tree nodes at a depth group the queues below them, and the target of a node is the sum of
-    its queues' deserved amounts, each at most the demand. A depth with the same groups as the depth
-    above is skipped. At the last depth, each queue is a group.
+    The K tree nodes at a depth group the queues below them; the target of a node is the sum of its
+    queues' deserved amounts, each limited to the queue's demand. A depth with the same groups as
+    the depth above is skipped. At the last depth, each queue is a group.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     requesting = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

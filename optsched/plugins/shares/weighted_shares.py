@@ -130,7 +130,7 @@ def _divide_supply(inputs: _Inputs) -> WeightedShares:
         leaf[tree.root] = False
     own[leaf] = whole[leaf]
     # A queue can deserve less than its demand only for contested resources. The test for contested
-    # resources may return True although every queue deserves its demand.
+    # resources may also return True if every queue deserves its demand.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
@@ -285,7 +285,7 @@ def divide_by_weight(
 
 
 def _find_level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return (rest, weights): for λ = rest / weights, bounded shares λ · weight sum to `total`.
+    """Return (rest, weights) such that, for λ = rest / weights, all bounded shares sum to `total`.
 
     The total must be between the sum of the floors and the sum of the ceilings. The sum of the
     shares is linear in λ between events: an event is a λ at which a share rises above its floor or

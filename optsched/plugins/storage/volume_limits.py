@@ -36,7 +36,7 @@ Volume: TypeAlias = "tuple[str, str]"
 """The name of a driver, and the handle that identifies one of the driver's volumes."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Requested volumes by the index (axis D) of their driver."""
+"""The requested volumes by the index (axis D) of their driver."""
 
 
 class VolumeLimits(Rule):
@@ -274,8 +274,8 @@ class _LimitConstraints:
         for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
             for volume in drivers.of_task(running.tasks[v]):
                 users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
-        # For each volume and node of which all users may be evicted: (variable, size) pairs of the
-        # users' groups.
+        # For each volume and node where all users may be evicted: (variable, size) pairs of the
+        # groups to which these users belong.
         self._leaving_users = {
             (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
             for (volume, n), by in users.items()

@@ -226,7 +226,7 @@ class _ScarceClaims:
         )
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """Return the volumes that a claim may be bound to if pods on all `nodes` use the claim."""
+        """Return the volumes that a claim may be bound to if pods on all `nodes` use it."""
         at = np.array(list(nodes), np.int64)
         fits = self.reach[np.ix_(self.rows[key], at)].all(axis=1)
         volumes = self.claims[key].volumes
@@ -395,8 +395,8 @@ class VolumeFill(Rule):
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between the
-        utilizations of two neighbouring pairs, the score is interpolated linearly.
+        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between two
+        neighbouring utilizations, the score is interpolated linearly.
 
     """
 
@@ -408,8 +408,8 @@ class VolumeFill(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`.
 
-        The score is 0 on nodes on which no existing volume would be bound, or on which a claim
-        cannot be bound.
+        The score is 0 on a node if no existing volume would be bound there, or if a claim cannot be
+        bound there.
         """
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims

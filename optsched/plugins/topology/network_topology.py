@@ -198,8 +198,8 @@ class NetworkTopology(Rule):
 
         The score of a node decreases with the tier of the lowest domain that contains both the node
         and the anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor
-        has child domains, the score of a node below the anchor increases with the fraction of the
-        gang's tasks in the leaf domain of the node.
+        has child domains, the score of a node in the anchor increases with the fraction of the
+        gang's tasks that are in the node's leaf domain.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -401,8 +401,8 @@ class TierLevel:
 
     Only gangs and subgroups with a topology request count. A gang spans the tier of the lowest
     domain that contains all its running and placed tasks. The tier of the whole cluster is the
-    highest tier plus 1. A gang or subgroup without tasks on nodes counts with its lowest allowed
-    tier.
+    highest tier plus 1. A gang or subgroup without running or placed tasks counts with its lowest
+    allowed tier.
     """
 
     name: str = LEVEL

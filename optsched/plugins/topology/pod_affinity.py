@@ -1,9 +1,9 @@
-"""Required affinity and anti-affinity between pods, in the domains of a node label.
+"""Required affinity and anti-affinity between pods, within the topology domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
 affinity term of a pod if a pod that the term selects runs there. A selected pod that the plan
-places there also suffices if it does not carry the term. If every selected pod carries the term,
-all these pods must start in one domain.
+places there also suffices, unless it carries the term itself. If every selected pod carries the
+term, all pods that carry it must start in one domain.
 """
 
 from __future__ import annotations
@@ -156,12 +156,12 @@ class PodAffinity(Rule):
 
 
 def _mask_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
-    """Return the mask (N,) of the domains of term `m` that contain a positive count (N,)."""
+    """Return the mask (N,) of nodes in domains of term `m` that have a positive count (N,)."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
     hit[domain[known & (count > 0)]] = True
-    hit[-1] = False  # nodes without the label are in no domain
+    hit[-1] = False  # nodes without the label belong to no domain
     near: Bool = hit[domain]
     return near
 
@@ -287,8 +287,8 @@ def _find_pending_terms(problem: Problem) -> set[int]:
 class _TermCounts:
     """Counts (M, N) of pods per term and node.
 
-    Masks are updated with the counts, because comparing the counts of thousands of terms for each
-    task class would be slow.
+    Masks are updated together with the counts, because comparing the counts of thousands of terms
+    for each task class would be slow.
 
     Attributes
     ----------
@@ -313,7 +313,7 @@ class _TermCounts:
             self._refresh(at)
 
     def release(self, terms: I64, node: int, number: int) -> None:
-        """Count `number` more pods on a node as leaving, for each term in `terms` (m,)."""
+        """Count `number` pods on a node as leaving, for each term in `terms` (m,)."""
         self.leaving[terms, node] += number
         self._refresh((terms, node))
 
@@ -445,7 +445,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 
 
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that keep pods with an anti-affinity term out of selected pods' domains."""
+    """Add constraints that keep pods with an anti-affinity term away from selected pods."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _TermVariables(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
@@ -493,7 +493,8 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         flag = supply.add_presence(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(groups[d]):
-            # The variable `stays` can be 1 only if a task of the domain's groups is not evicted.
+            # The variable `stays` can be 1 only if a running task of the domain's groups is not
+            # evicted.
             (stays,) = model.add_variables(0, 1)
             remaining = np.append(evictions.leave[groups[d]], stays)
             model.add_rows(0, remaining, 1, upper=int(may_leave[d]))
@@ -506,8 +507,9 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        # Pods can start in a new domain only if all selected running tasks are evicted. For each
-        # group of these tasks: number of tasks · Σ start ≤ number of evicted tasks.
+        # Pods can start in a new domain only if all selected running tasks are evicted. The
+        # constraint for each group of these tasks is: number of tasks · Σ start ≤ number of evicted
+        # tasks.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
@@ -581,7 +583,7 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """The domains of one topology key with pods that all given affinity terms select.
+    """The domains of one topology key that contain pods which all given affinity terms select.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """Rule: a domain that gets a task has at most maxSkew more pods than the smallest domain."""
+    """Rule: a domain that gets a task exceeds the smallest domain by at most maxSkew pods."""
 
     name = "topology-spread"
     hard_switch = Switch.PREDICATE
@@ -220,7 +220,7 @@ class _SpreadCounts(Greedy):
     """Tracks the number of selected tasks per domain while tasks are placed or nominated.
 
     The order in which tasks are placed must not affect whether the constraints hold. A task must
-    therefore not violate the constraint of an earlier task in the same domain. Selected tasks
+    therefore also respect the constraint of an earlier task in the same domain. Selected tasks
     without the constraint are assumed to be placed last. A nominated task counts only if
     terminating pods are assumed to have ended.
     """
@@ -279,7 +279,7 @@ class _SpreadCounts(Greedy):
 
 @dataclass(eq=False)
 class _Counts:
-    """Number of selected pods (M, N) per term and node, and of placed tasks (N,) by class."""
+    """The number of selected pods (M, N) per term and node, and of placed tasks (N,) by class."""
 
     selected: I64
     placed: dict[int, I64] = field(default_factory=dict, init=False)

@@ -39,7 +39,7 @@ _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
 """Ranks of roles; tasks of roles with larger ranks join buckets first (`affinityPriority`)."""
 
 _LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-20}
-"""The load of one base unit of each resource; 1000 for resources that are not listed."""
+"""The load of one base unit of each resource; a resource that is not listed has the load 1000."""
 
 _Pair = frozenset[str]
 """A pair of roles as a set, which has one element if a role is paired with itself."""
@@ -185,7 +185,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its entry (set of equal tasks), and the load of its request."""
+    """A waiting task, the index of its entry (set of equal tasks), and the load of the task."""
 
     task: Task
     entry: int
@@ -198,8 +198,8 @@ def _fill_buckets(
     """Return the buckets of a gang, and the bucket of each waiting task by task key.
 
     Running tasks, given as (node, role) in node order, form one bucket per node. Each waiting task
-    joins the bucket with the highest affinity to its role; the lowest load breaks ties. A task with
-    negative affinity to every bucket starts a new one.
+    joins the bucket with the highest affinity to its role; the lowest load breaks ties. A task that
+    has negative affinity to every bucket starts a new bucket.
     """
     buckets: list[_Bucket] = []
     by_node: dict[int, _Bucket] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Return all violations of rules that the actions of a plan would cause.
+    """Return all violations of rules that the actions of a plan cause.
 
     If a plan nominates tasks, the rules in `RuleSet.predicates` must also hold after the nominated
     tasks have started. If a plan moves tasks, all hard rules must also hold after the moved tasks

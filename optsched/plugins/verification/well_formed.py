@@ -1,4 +1,4 @@
-"""The first rule to be checked: a plan places only schedulable tasks, each at most once.
+"""The rule that is checked first: a plan places only schedulable tasks, each at most once.
 
 Mathematics: models/formulation/well_formed.md.
 """

@@ -47,9 +47,9 @@ class Placement(NamedTuple):
 class World:
     """A snapshot and the actions of a plan, with mappings that the verifier uses.
 
-    The mappings leave out actions that name unknown tasks, gangs or nodes; the rule `well-formed`
-    reports them. Placements are checked in the world `after`, where the victims of the plan are
-    terminating.
+    The mappings omit actions that name unknown tasks, gangs or nodes; the rule `well-formed`
+    reports these actions. Placements are checked in the world `after`, where the victims of the
+    plan are terminating.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class World:
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
-        """The evictions of tasks that restart on another node."""
+        """The evictions whose tasks restart on another node."""
         return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
 
     @property
@@ -195,7 +195,7 @@ class World:
     def offers(self, node: Node) -> dict[str, int]:
         """Return the allocatable resources of a node.
 
-        A resource that counts the devices of a DeviceClass for queue quotas is unlimited on nodes.
+        A resource that counts devices of a DeviceClass for queue quotas is unlimited on nodes.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
