@@ -204,9 +204,9 @@ class NodeModel:
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables that count the selected gangs' tasks on each node.
 
-        `gangs` (G,) is the mask of selected gangs. The rule must return the selected gangs in
-        `distinguish_gangs`, and True from `ties_nodes` for their task classes. Raises `ValueError`
-        if `form` is None.
+        `gangs` (G,) is the mask of selected gangs. The rule's method
+        `distinguish_gangs` must return the selected gangs, and `ties_nodes` must return True for
+        their task classes. Raises `ValueError` if `form` is None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")

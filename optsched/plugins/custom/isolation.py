@@ -55,7 +55,7 @@ OWN_POINTS = frozenset(
 plugins."""
 
 BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that the solvers call only on built-in plugins, as they do with `Rule.levels`."""
+"""Methods that, like `Rule.levels`, the solvers call only on built-in plugins."""
 
 HARMFUL = (Exception, SystemExit)
 """The exception types that the wrappers around custom code catch."""

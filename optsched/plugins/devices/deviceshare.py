@@ -449,7 +449,7 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the exclusion groups that apply to a device; MIG devices ignore groups by labels."""
+    """Return the exclusion groups that apply to a device; MIG devices ignore label-based groups."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))

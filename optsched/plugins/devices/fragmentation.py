@@ -245,7 +245,7 @@ class FragLevel:
         return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the waste of idle GPUs for classes without GPUs if all tasks are placed."""
+        """Return the waste for GPU classes that request no GPU, if all pending tasks are placed."""
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()

@@ -471,7 +471,7 @@ class _Demand:
 def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
     """Return why a minimum does not fit: no usable node, a pod too large, or too many pods.
 
-    `demands` contains the demand of each item of the minimum.
+    `demands` contains, for each item of the minimum (equal pods of one role), a `_Demand`.
     """
     if not lack.resources and not lack.rules and lack.closed:
         closed = [demands[i] for i in lack.closed]

@@ -176,7 +176,7 @@ def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
 
 
 def _still_missing(gang: GangObject) -> dict[str, int]:
-    """Return the resources of `minResources` that succeeded tasks have not used."""
+    """Return `minResources` minus the resources that succeeded tasks have used."""
     least_of = dict(gang.role_minimums)
     succeeded: dict[str, list[Task]] = {}
     for task in gang.tasks if gang.min_resources else ():
@@ -454,8 +454,8 @@ def _open_parts(shape: GangShape) -> list[int]:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    An unstarted gang must place the first of its tasks that make up its minimum; a started gang
-    must place a single task.
+    An unstarted gang must place its first tasks up to its minimum; a started gang must place a
+    single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])

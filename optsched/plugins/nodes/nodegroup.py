@@ -46,7 +46,7 @@ class NodeGroup(Rule):
     Attributes
     ----------
     strict
-        True if a queue that lists no groups may not even use nodes without a group.
+        True if a queue that lists no groups may use no nodes, not even nodes without a group.
     in_order
         True if preferred groups that the queue lists later get a lower score.
     inherits
@@ -322,13 +322,13 @@ PLUGIN = Plugin(
             "strict",
             Kind.SWITCH,
             True,
-            "queues that list no node group may not even use nodes without a group",
+            "queues that list no node group may use no nodes, not even nodes without a group",
         ),
         Argument(
             "enablePreferredOrder",
             Kind.SWITCH,
             False,
-            "groups that are listed earlier are preferred more",
+            "nodes of groups that are listed earlier score higher",
         ),
     ),
     lambda arguments: (

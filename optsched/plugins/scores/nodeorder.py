@@ -84,7 +84,8 @@ class NodeOrder(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for broadcast arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast against `used` and `offered` (..., R).
+        The array `task_class` is broadcast against the leading axes of `used` and `offered`
+        (..., R).
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         requests = problem.classes.request

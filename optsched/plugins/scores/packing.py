@@ -93,7 +93,8 @@ class Binpack(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast against `used` and `offered` (..., R).
+        The array `task_class` is broadcast against the leading axes of `used` and `offered`
+        (..., R).
         """
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]

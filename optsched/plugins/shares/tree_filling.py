@@ -212,9 +212,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The open nodes with the smallest weighted share rise. If some of these nodes can use
-            # more without a larger dominant share, because another resource is dominant, only they
-            # rise.
+            # The shares of the open nodes with the smallest weighted share rise. If some of these
+            # nodes can use more without a larger dominant share, because another resource is
+            # dominant, only the shares of those nodes rise.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

@@ -436,9 +436,9 @@ class VolumeFill(Rule):
         return scores
 
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
-        """Return the mean score over the storage classes of (requested bytes, volume) pairs.
+        """Return the score (0 to 100) of (requested bytes, volume) pairs.
 
-        The score is from 0 to 100.
+        The score is the mean over the storage classes of the volumes.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:

@@ -123,7 +123,7 @@ class NetworkTopology(Rule):
     def find_eviction_domains(
         self, problem: Problem, gang: int
     ) -> tuple[Sequence[Bool], bool] | None:
-        """Return masks (N,) of up to `most_cleared` of a gang's widest allowed domains.
+        """Return masks (N,) of a gang's widest allowed domains, at most `most_cleared` masks.
 
         The largest domain comes first. The Boolean is True if the gang may use no further domain.
         Returns None if the gang may use all nodes.
