@@ -93,7 +93,7 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
     `places` maps the key of each moved task to the node of its successor.
     """
-    # The queue must count each moved task's request once: that of the successor, not of the victim.
+    # The queue must count each moved task once: the request of the successor, not of the victim.
     terminating = with_terminating(snapshot, places, still_request=False)
     gangs: list[Gang] = []
     for before, gang in zip(snapshot.gangs, terminating.gangs, strict=True):

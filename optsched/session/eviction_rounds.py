@@ -240,7 +240,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
             found = consolidate(bare, session.rules, decisions, settings)
         if not found.evictions:
             return None
-        # Gangs that start need no reservation; other gangs keep theirs.
+        # Gangs that start need no reservation; the reservations of other gangs are kept.
         reservations = tuple(b for b in start.reservations if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, reservations=reservations))
         clearing = EvictionPlan(found.evictions, results=found.results)
@@ -283,7 +283,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether `again` starts more important gangs, or is no worse on levels over gangs."""
+    """Return whether `again` starts more important gangs or is no worse on levels over gangs."""
     values, known_values = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and values[level.name] != known_values.get(level.name, 0):

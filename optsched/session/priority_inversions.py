@@ -74,7 +74,7 @@ def avoid_inversions(
 def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
     """Return the keys of gangs that get capacity while higher-priority pods are preempted.
 
-    Only victims in the gang's own queue count.
+    Only victims in the same queue as the gang are considered.
     """
     preempted = {a.task for a in actions if isinstance(a, Evict) and a.action == PREEMPT}
     if not preempted:

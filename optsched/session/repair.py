@@ -54,7 +54,7 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Drop the gangs at fault from a candidate; return None if that does not help.
+    """Drop the gangs at fault from a candidate; return None if the repair fails.
 
     Plans that move pods are not repaired, because gangs share the capacity that a move frees.
     """
@@ -168,9 +168,9 @@ def drop_invalid(
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Set each victim's preemptor to the gang that uses the victim's node.
 
-    The search finds victims for one gang after another. It may choose a victim only to keep a gang
-    within its queue's capability or deserved share. If a later gang uses the victim's node, the
-    verifier accepts only the later gang as the preemptor. A preemptor is kept if no gang on the
+    The search finds victims for one gang after another. The search may choose a victim only to keep
+    a gang within its queue's capability or deserved share. If a later gang uses the victim's node,
+    the verifier accepts only the later gang as the preemptor. A preemptor is kept if no gang on the
     victim's node may preempt the victim.
     """
     gang_of = attempt.before.gang_by_key

@@ -26,7 +26,7 @@ RESUMED = "resumed"
 """Engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""The reason if a search stops immediately: an earlier solve proved its start solution optimal."""
+"""Reason why a search stopped immediately: an earlier solve proved its start solution optimal."""
 
 
 class History:

@@ -56,7 +56,7 @@ FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
-"""The phases of a session that are searches."""
+"""The phases of a session in which it searches for plans or bounds."""
 
 _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSOLIDATE, SHUFFLE})
 

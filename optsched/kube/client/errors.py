@@ -62,7 +62,7 @@ MAX_CAUSES: Final = 100
 MAX_RETRY_AFTER_S: Final = 60
 """Maximum delay in seconds before a retry, even if the server or a webhook requests more.
 
-The API server itself requests only a few seconds.
+The API server itself requests delays of only a few seconds.
 """
 _REGEX: Final = re.compile(
     r" \(regex used for validation is '[^']*'\)|, regex used for [a-z ]*'[^']*'"

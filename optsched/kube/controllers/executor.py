@@ -162,7 +162,7 @@ class Executor:
                     self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
 
     async def _request(self, effect: _Write) -> str:
-        """Send a write, store the object that the server returns, and return the verb."""
+        """Send a write, store the object that the server returns, and return the write's verb."""
         match effect:
             case Create():
                 made = await self._api.create(effect.ref, dict(effect.manifest))
