@@ -479,7 +479,7 @@ class Filter:
     def refusal(self, problem: Problem, task_class: int) -> str:
         """Return why nodes are filtered out, as a phrase that follows a node count in messages.
 
-        An example is "did not match …".
+        For example, the phrase is "did not match …".
         """
         return f"did not pass {self.name}"
 

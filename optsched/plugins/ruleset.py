@@ -202,7 +202,7 @@ class RuleSet:
         """Return the mask (V,) of running tasks that are protected only by their annotations.
 
         If `overrides_budgets` is set, the mask also includes tasks that are protected by disruption
-        budgets that yield to guarantees.
+        budgets that guarantees may override.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:
@@ -327,8 +327,8 @@ class RuleSet:
     def preempts_for_growth(self) -> bool:
         """True if the `preempt` action also serves gangs that already have their minimum.
 
-        The first tier with a vote decides (Volcano `JobStarving`). If the plugin `gang` votes in
-        this tier, only gangs below their minimum may preempt.
+        The first tier in which a plugin votes decides (Volcano `JobStarving`). If the plugin `gang`
+        votes in this tier, only gangs below their minimum may preempt.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Switch.JOB_STARVING in a.switches]

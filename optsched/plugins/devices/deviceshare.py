@@ -534,8 +534,8 @@ def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
 def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
     """Return the types of idle slices that satisfy a request, the smallest of each geometry first.
 
-    If a geometry is in use, only its slice types are returned. A device that is changing its
-    geometry has two geometries in use and offers no slice.
+    If a geometry is in use, only slice types of this geometry are returned. A device that is
+    changing its geometry has two geometries in use and offers no slice.
     """
     taken = dict(used.slices)
     in_use = {geometry for geometry, _ in taken}

@@ -89,10 +89,10 @@ class Proportions(Rule):
         """Add constraints that leave CPU and memory for the idle devices of each node.
 
         Per node, device type and resource, Σ request · u − Σ max(kept · devices − request, 0) · u ≤
-        slack (see `_Slack`). The first sum is over task classes without devices, the second over
-        task classes with devices. The variable u counts the tasks of a class on a node, `kept` is
-        the reserve per idle device, and `devices` the number of devices that a task requests. The
-        constraint holds only on nodes on which tasks without devices are placed.
+        slack (see `_Slack`). The first sum is over the task classes without devices, and the second
+        sum is over the task classes with devices. The variable u counts the tasks of a class on a
+        node, `kept` is the reserve per idle device, and `devices` the number of devices that a task
+        requests. The constraint holds only on nodes on which tasks without devices are placed.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:

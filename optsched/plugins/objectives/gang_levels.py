@@ -172,7 +172,7 @@ class Started(_TierLevel):
         return int(self.weight[gangs[starts]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The result is the value if all gangs of the priority tier start."""
+        """See `Level`. Returns the level's value if all gangs of the priority tier start."""
         return int(self.weight[self._gangs[problem.shape_of[self._gangs] >= 0]].sum())
 
     def encode(self, form: Formulation) -> Expression:
@@ -204,7 +204,7 @@ class Placed(_TierLevel):
         return int(self.weight[outcome.problem.task_class[placed]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The result is the value if all tasks of the priority tier are placed."""
+        """See `Level`. Returns the level's value if all tasks of the priority tier are placed."""
         return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:

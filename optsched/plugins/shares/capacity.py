@@ -152,8 +152,9 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved share of a queue and of some ancestors.
 
-        The result has one mapping per queue. Its keys are the requested resources of which the
-        queue deserves a positive amount. The Boolean of a resource is True if the task fits.
+        The result has one mapping per queue. The keys of a mapping are the requested resources of
+        which the queue deserves a positive amount. The Boolean of a resource is True if the task
+        fits.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
@@ -237,7 +238,7 @@ class _Order(Greedy):
 class _OrderByTree(_Order):
     """Orders queues by priority, leaf queues first, then by shares along the path from the root.
 
-    The first share that differs between two paths decides. Volcano compares paths only with
+    The first share in which two paths differ decides their order. Volcano compares paths only with
     `enableHierarchy` (`capacity.go`, QueueOrder), whereas the rule `capacity` compares the paths in
     every queue tree.
     """

@@ -68,8 +68,8 @@ def queue_shares(
     problem = outcome.problem
     requested = _sum_admissible_demand(problem, pending or {})
     exceeded = _find_exceeded_limits(problem, requested)
-    # Fairness over time takes precedence over hierarchical DRF. Without both rules, the ideal share
-    # is the ideal fraction of the demand, times the dominant share of the demand.
+    # Fairness over time takes precedence over hierarchical DRF. If neither rule is enabled, the
+    # ideal share is the ideal fraction of the demand, times the dominant share of the demand.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
     tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)

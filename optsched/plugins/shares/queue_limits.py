@@ -7,9 +7,9 @@ The rule `capability` enforces the capability of every queue in the tree. Volcan
 capabilities of ancestors only with `enableHierarchy`.
 
 At the end of a session, a queue that reclaimed capacity uses at most its deserved share. The
-preemption stage enforces this limit for the gang that reclaims. The rule `entitlement` enforces the
-limit for the other gangs of the queue. A queue that lends keeps its deserved share plus
-the tolerated overuse.
+preemption stage enforces the deserved share for the gang that reclaims. The rule `entitlement`
+enforces this limit for the other gangs of the queue. A queue that lends keeps its deserved share
+plus the tolerated overuse.
 
 The option `enableHierarchy` of the plugin `capacity` enables the rule `leaf-queues`. In Volcano
 (`pkg/scheduler/plugins/capacity`), one gang in a parent queue disables the whole plugin

@@ -305,7 +305,8 @@ class _TreeOrder(ShareTreeOrder, DrfOrder):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
 
-        Even after the eviction, the reclaiming queue must precede the victim's queue in the order.
+        Even after the eviction, the reclaiming queue must come before the victim's queue in the
+        queue order.
         """
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]

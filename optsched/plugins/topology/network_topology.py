@@ -421,7 +421,7 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The result is the value if each gang spans its lowest allowed tier."""
+        """See `Level`. Returns the level's value if each gang spans its lowest allowed tier."""
         return sum(_find_lowest_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:

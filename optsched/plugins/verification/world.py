@@ -86,7 +86,7 @@ class World:
     @property
     def after(self) -> World:
         """The world after evictions: victims are terminating, moved tasks are nominated."""
-        # A `World` in its own cache would be freed only by a full garbage collection.
+        # A `World` that is stored in its own cache is freed only by a full garbage collection.
         if not self.evictions:
             return self
         if "after" in self._worlds:
