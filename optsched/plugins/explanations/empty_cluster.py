@@ -106,7 +106,7 @@ class EmptyCluster:
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     def minimum(self, gang: int) -> Minimum:
-        """Return why an unstarted gang's minimum, or one pod of a started gang, does not fit."""
+        """Return the minimum that a gang must still place; it is one pod for a started gang."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
