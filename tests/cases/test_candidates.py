@@ -62,7 +62,7 @@ def values(levels: tuple[LevelResult, ...], prefix: str) -> list[int]:
 )
 def test_the_plan_is_not_worse_than_the_pipelines(name: str, model: str):
     """A pipeline plan that violates the policy by an eviction is not compared."""
-    report = decide(name, model)
+    report = decide(name, model, work=0.05)
     assert report.trace.violations == ()
     mine = values(report.plan.certificate.levels, "admission")
     for greedy in (decide(name, model, solver=False), without_evictions(name, model)):
@@ -71,6 +71,14 @@ def test_the_plan_is_not_worse_than_the_pipelines(name: str, model: str):
             assert any(isinstance(a, Evict) for a in greedy.plan.actions)
             continue
         assert mine >= values(judged.levels, "admission")
+
+
+def test_all_urgent_gangs_start_with_one_victim_for_each_gpu():
+    """Gangs of a queue above its share once came first, and evicted pods for other queues."""
+    levels = decide("urgent_100.json", "volcano-default", work=0.02).plan.certificate.levels
+    admission, victims = (next(r for r in levels if name in r.name) for name in ("adm", "victims"))
+    assert (admission.value, admission.status) == (320, LevelStatus.OPTIMAL)
+    assert victims.value == 320
 
 
 def test_an_empty_cluster_does_not_stay_empty():

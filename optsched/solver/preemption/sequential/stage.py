@@ -163,13 +163,28 @@ def find_victims(
     waiting[list(settings.excluded_gangs)] = False
     waiting &= ~rules.find_excluded_gangs(problem)
     gangs = np.flatnonzero(waiting)
-    order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
+    owns_enough = _find_queues_at_share(problem, rules)[problem.queue_of[gangs]]
+    order = gangs[np.lexsort((gangs, problem.created_ms[gangs], owns_enough, tiers.of[gangs]))]
     nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
     if not len(order) or not reach or nobody_runs:
         return EvictionPlan()
     compiler = EvictionCompiler(problem, rules, reach, reclaiming=settings.reclaiming_gangs)
     stage = _Stage(compiler, tiers, decisions, settings)
     return stage.run(order.tolist())
+
+
+def _find_queues_at_share(problem: Problem, rules: RuleSet) -> Bool:
+    """Return the mask (Q,) of queues that use their deserved share of a resource, or more.
+
+    A gang of such a queue may start only after the other queues have the capacity that they
+    deserve. If it came first, it would need victims for their gangs as well.
+    """
+    deserved, _ = rules.entitling(problem)
+    used = problem.queues.allocated
+    if deserved is None:
+        return np.zeros(len(used), np.bool_)
+    at_share: Bool = np.any((used >= deserved) & (used > 0), axis=1)
+    return at_share
 
 
 Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
@@ -509,8 +524,9 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use, or 0 if there is no solver.
 
-        The rest of the wall time suffices for heuristic solutions for all later gangs. Heuristic
-        plans for all gangs are better than optimal plans for only the first gangs.
+        The rest of the time limit suffices for two heuristic solutions for each later gang, because
+        the times vary. Heuristic plans for all gangs are better than optimal plans for only the
+        first gangs.
         """
         if self._settings.solver is None:
             return 0
@@ -518,7 +534,9 @@ class _Stage:
         if left_ms == float("inf"):
             return left_ms
         mean_ms = self._heuristic_ms / max(self._num_heuristics, 1)
-        return max(left_ms - mean_ms * self._num_ahead, 0)
+        spare_ms = left_ms - 2 * mean_ms * self._num_ahead
+        # Building the solver's model takes about as long as a heuristic solution.
+        return spare_ms if spare_ms > 2 * mean_ms else 0
 
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
@@ -559,6 +577,9 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
+        # If the time limit ends the search of a level, the heuristic may have fewer victims.
+        if packed is not None and _cost_of(eviction, packed)[:2] < _cost_of(eviction, found)[:2]:
+            found = packed
         # If no victim belongs to a gang of several pods, each eviction evicts an entire gang.
         ended = updates.get(ENDED) if eviction.constraints.wholes else victims
         if victims.bound is None:
