@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -233,7 +234,7 @@ class _Stage:
         self._node_of = np.maximum(decisions.node_of, decisions.nominated)
         self._served = set(problem.gang_of[self._node_of >= 0].tolist())
         self._num_ahead = 0
-        self._heuristic_ms, self._num_heuristics = 0.0, 0
+        self._heuristic_times_ms: list[float] = []
 
     def run(self, gangs: list[int]) -> EvictionPlan:
         """Find evictions for the minimums of all gangs, then for tasks beyond the minimums."""
@@ -515,8 +516,7 @@ class _Stage:
             if eviction is None:
                 continue
             packed = solve_heuristically(eviction)
-            self._heuristic_ms += begun_ms - self._left_ms()
-            self._num_heuristics += 1
+            self._heuristic_times_ms.append(begun_ms - self._left_ms())
             known = self._solve(eviction, packed) if self._spare_ms() > 0 else (packed, None)
             tried.append(_Answer(eviction, *known))
         return tried, are_all
@@ -533,7 +533,7 @@ class _Stage:
         left_ms = self._left_ms()
         if left_ms == float("inf"):
             return left_ms
-        mean_ms = self._heuristic_ms / max(self._num_heuristics, 1)
+        mean_ms = mean(self._heuristic_times_ms or [0.0])
         spare_ms = left_ms - 2 * mean_ms * self._num_ahead
         # Building the solver's model takes about as long as a heuristic solution.
         return spare_ms if spare_ms > 2 * mean_ms else 0
