@@ -77,8 +77,8 @@ def test_the_best_entry_of_the_challenge_is_compared_with_honestly() -> None:
 def test_packings_of_the_third_set_are_those_of_the_record() -> None:
     of_new = RECORDED_OF_NEW
     assert (
-        f"{WORDS[of_new.found]} of {WORDS[of_new.instances]} of its instances in classes "
-        f"{of_new.classes} was packed into the optimal number of bins. For "
+        f"of {WORDS[of_new.instances]} instances that were tried in its classes "
+        f"{of_new.classes}, {WORDS[of_new.found]} was packed into the optimal number of bins. For "
         f"{WORDS[of_new.bounded]} of these instances the bound equals the optimum"
     ) in TEXT
 

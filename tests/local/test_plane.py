@@ -50,7 +50,7 @@ def test_an_unknown_component_is_named(tmp_path: Path) -> None:
 
 
 def test_too_long_a_path_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(PlaneError, match="107 bytes, the limit for sockets"):
+    with pytest.raises(PlaneError, match="107 bytes, the limit for Unix sockets"):
         ControlPlane.start(tmp_path / ("x" * 100), MISSING)
 
 
