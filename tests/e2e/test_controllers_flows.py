@@ -72,7 +72,7 @@ def jobs(site: Site) -> dict[str, dict[str, Any]]:
 def works(site: Site) -> Iterator[Site]:
     """Yield a site with a node, a scheduler and controllers."""
     site.nodes(1)
-    scheduler, controllers = site.scheduler("--bare_pods", "wait"), site.controllers()
+    scheduler, controllers = site.scheduler("--loners", "wait"), site.controllers()
     yield site
     controllers.stop()
     scheduler.stop()

@@ -113,7 +113,7 @@ def test_a_job_that_is_suspended_reserves_nothing(site: Site) -> None:
     plugins = "[{name: gang}, {name: predicates}, {name: capacity}]"
     policy = f"actions: 'enqueue, allocate'\ntiers: [{{plugins: {plugins}}}]\nsolver: none\n"
     config = site.file("capacity.conf", policy)
-    site.scheduler("--config", str(config), "--bare_pods", "wait")
+    site.scheduler("--config", str(config), "--loners", "wait")
     site.controllers()
     namespace = {"metadata": {"annotations": {QUEUE_NAME: queue}}}
     site.api.patch(f"/api/v1/namespaces/{site.name}", namespace)
@@ -132,7 +132,7 @@ def test_a_job_that_is_suspended_reserves_nothing(site: Site) -> None:
 
 def test_a_deployment_with_a_minimum_starts_as_a_whole_or_not_at_all(site: Site) -> None:
     site.nodes(1, cpus=1)
-    scheduler = site.scheduler("--bare_pods", "wait")
+    scheduler = site.scheduler("--loners", "wait")
     controllers = site.controllers()
     workload(site, "Deployment", "small", 5)
     until(lambda: len(members(site)) == 5 and all(members(site).values()), "five pods")

@@ -186,7 +186,7 @@ def test_leaders_that_are_killed_again_and_again_lose_and_double_nothing(
     controllers = Replicas(
         lambda: site.spawn_controllers(*election), "optsched_controllers_leading"
     )
-    schedulers = Replicas(lambda: site.spawn(*election, "--bare_pods", "wait"), "optsched_leading")
+    schedulers = Replicas(lambda: site.spawn(*election, "--loners", "wait"), "optsched_leading")
     default = object_path(kinds.QUEUE, None, "default")
     until(lambda: site.api.find(default), "the default queue is there", ALLOWED_S)
     paths = {kind: collection_path(kind, site.name) for kind in FOLLOWED}
@@ -231,7 +231,7 @@ BUSY: Final = {
 def test_answers_that_are_lost_or_say_no_lose_and_double_nothing(site: Site) -> None:
     site.nodes(2, cpus=8)
     queue, proxy = site.queue("q"), site.proxy()
-    site.spawn("--bare_pods", "wait").begin()
+    site.spawn("--loners", "wait").begin()
     default = object_path(kinds.QUEUE, None, "default")
     until(lambda: site.api.find(default), "the default queue is there", ALLOWED_S)
     paths = {kind: collection_path(kind, site.name) for kind in FOLLOWED}

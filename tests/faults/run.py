@@ -202,7 +202,7 @@ class Run:
     def _spawn(self, kind: str, door: Door) -> Process:
         election = ("--leader-elect", "--lock-namespace", self._site.name, *TIMES)
         if kind == "scheduler":
-            policy = ("--config", str(self._policy), "--bare_pods", "wait")
+            policy = ("--config", str(self._policy), "--loners", "wait")
             return self._site.spawn(*policy, *election, kubeconfig=door.kubeconfig)
         if kind == "webhook":
             self._num_webhooks += 1

@@ -53,7 +53,7 @@ class Together:
         self.webhook = Webhook(config, logs / "webhook.log", free_port())
         self.controllers = Controllers(config, logs / "controllers.log", ["--no-leader-elect"])
         own = ["--no-leader-elect", "--schedule-period", "100ms", "--dump-dir", str(logs)]
-        own += ["--bare_pods", "wait", *self._flags]
+        own += ["--loners", "wait", *self._flags]
         self.scheduler = Scheduler(config, logs / "scheduler.log", own)
         self._running = [self.webhook, self.controllers, self.scheduler]
         self._registration = registered(self.api)
