@@ -219,8 +219,7 @@ def find_candidates(
     problem, running = facts.problem, facts.running
     gangs = problem.open_gangs
     free = ~facts.spared & (running.queue_of >= 0)
-    nobody = np.zeros(len(running), np.bool_)
-    preempted, exchanged, reclaimed = nobody, nobody, nobody
+    preempted = exchanged = reclaimed = np.zeros(len(running), np.bool_)
     if PREEMPT in reach:
         highest = np.full(len(problem.queues.names) + 1, np.iinfo(np.int64).min)
         np.maximum.at(highest, problem.queue_of[gangs], problem.priority[gangs])

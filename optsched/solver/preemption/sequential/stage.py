@@ -164,23 +164,22 @@ def find_victims(
     waiting[list(settings.excluded_gangs)] = False
     waiting &= ~rules.find_excluded_gangs(problem)
     gangs = np.flatnonzero(waiting)
-    owns_enough = _find_queues_at_share(problem, rules)[problem.queue_of[gangs]]
-    order = gangs[np.lexsort((gangs, problem.created_ms[gangs], owns_enough, tiers.of[gangs]))]
-    nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
-    if not len(order) or not reach or nobody_runs:
+    may_evict = len(running_tasks(problem)) or has_custom_rules(rules)
+    if not len(gangs) or not reach or not may_evict:
         return EvictionPlan()
     compiler = EvictionCompiler(problem, rules, reach, reclaiming=settings.reclaiming_gangs)
+    has_share = _find_queues_at_share(problem, compiler.facts.due)[problem.queue_of[gangs]]
+    order = gangs[np.lexsort((gangs, problem.created_ms[gangs], has_share, tiers.of[gangs]))]
     stage = _Stage(compiler, tiers, decisions, settings)
     return stage.run(order.tolist())
 
 
-def _find_queues_at_share(problem: Problem, rules: RuleSet) -> Bool:
+def _find_queues_at_share(problem: Problem, deserved: I64 | None) -> Bool:
     """Return the mask (Q,) of queues that use their deserved share of a resource, or more.
 
     A gang of such a queue may start only after the other queues have the capacity that they
     deserve. If it came first, it would need victims for their gangs as well.
     """
-    deserved, _ = rules.entitling(problem)
     used = problem.queues.allocated
     if deserved is None:
         return np.zeros(len(used), np.bool_)
