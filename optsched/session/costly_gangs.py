@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
-Costs: TypeAlias = "dict[TaskShape | RelatedTerm, int]"
-"""Maps each task shape or term of a gang to its cost, which counts once for all gangs with it."""
+Costs: TypeAlias = "dict[TaskShape | RelatedTerm | str, int]"
+"""Maps each task shape or term of a gang to its cost, which counts once for all gangs with it.
+
+The cost of a gang alone has the gang's key.
+"""
 
 Costly: TypeAlias = "tuple[Gang, Costs]"
 Labels: TypeAlias = frozenset[tuple[str, str]]
@@ -93,6 +96,8 @@ LEFT: Final = Reason(
     "job",
 )
 
+_DEFERRED: Final = frozenset({LEFT, TOO_MANY})
+
 
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which gangs beyond the cost limits wait for a later session.
@@ -125,15 +130,8 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
         if (cost := sum(costs.values())) > MOST_OF_GANG:
             left[gang.key] = _too_costly(cost)
     costly = [each for each in costly if each[0].key not in left]
-    considered: set[TaskShape | RelatedTerm] = set()
-    spent = 0
-    for gang, costs in _in_turns(costly, snapshot.taken_ms // TURN_MS):
-        cost = sum(n for cause, n in costs.items() if cause not in considered)
-        if cost and considered and spent + cost > MOST:
-            left[gang.key] = LEFT
-            continue
-        spent += cost
-        considered |= costs.keys()
+    in_turns = _in_turns(costly, snapshot.taken_ms // TURN_MS)
+    left |= dict.fromkeys(_find_excess(in_turns, MOST), LEFT)
     if not left:
         return snapshot
     gangs = tuple(replace(g, problem=left[g.key]) if g.key in left else g for g in snapshot.gangs)
@@ -147,41 +145,50 @@ def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
     alternately from two orders: by priority and waiting time, and by turns. Equal task shapes count
     once. Returns the same snapshot if a session of `time_ms` has time for all gangs.
     """
-    waiting = [gang for gang in snapshot.gangs if gang.problem is None]
-    pods_by_shape = derived_of(waiting, _pending_by_shape)
+    open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
+    pods_by_shape = derived_of(open_gangs, _pending_by_shape)
+    waiting = [gang for gang, pods in zip(open_gangs, pods_by_shape, strict=True) if pods]
+    num_pods = sum(sum(pods.values()) for pods in pods_by_shape)
     shape_steps = SHAPE_STEPS + len(snapshot.nodes) // NODES_PER_STEP
-    steps_of = {
-        gang.key: GANG_STEPS + POD_STEPS * sum(pods.values())
-        for gang, pods in zip(waiting, pods_by_shape, strict=True)
-        if pods
-    }
+    steps = GANG_STEPS * len(waiting) + POD_STEPS * num_pods
     most = time_ms * STEPS_PER_MS
-    if sum(steps_of.values()) + shape_steps * sum(map(len, pods_by_shape)) <= most:
+    if steps + shape_steps * sum(map(len, pods_by_shape)) <= most:
         return snapshot
-    waiting = [gang for gang in waiting if gang.key in steps_of]
-    considered: set[TaskShape] = set()
-    left: set[str] = set()
-    spent = 0
-    for gang in _rotate_gangs(waiting, snapshot.taken_ms // NUMBER_TURN_MS):
-        shapes = gang.derived(_pending_by_shape).keys()
-        steps = steps_of[gang.key] + shape_steps * len(shapes - considered)
-        if considered and spent + steps > most:
-            left.add(gang.key)
-            continue
-        spent += steps
-        considered |= shapes
+
+    def steps_of(gang: Gang) -> Costs:
+        pods = gang.derived(_pending_by_shape)
+        own_steps = GANG_STEPS + POD_STEPS * sum(pods.values())
+        return {gang.key: own_steps, **dict.fromkeys(pods, shape_steps)}
+
+    in_turns = _rotate_gangs(waiting, snapshot.taken_ms // NUMBER_TURN_MS)
+    left = _find_excess(((gang, steps_of(gang)) for gang in in_turns), most)
     if not left:
         return snapshot
     gangs = tuple(g.derived(_as_excess) if g.key in left else g for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
 
+def _find_excess(in_turns: Iterable[Costly], most: int) -> set[str]:
+    """Return the keys of the gangs that exceed the total cost `most`; the first may exceed it."""
+    considered: set[TaskShape | RelatedTerm | str] = set()
+    excess: set[str] = set()
+    spent = 0
+    for gang, costs in in_turns:
+        cost = sum(n for cause, n in costs.items() if cause not in considered)
+        if cost and considered and spent + cost > most:
+            excess.add(gang.key)
+            continue
+        spent += cost
+        considered |= costs.keys()
+    return excess
+
+
 def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
     """Yield each gang once; namespaces, their queues, and two orders of a queue take turns."""
     namespaces = []
-    for of_namespace in _group_gangs(gangs, lambda gang: gang.namespace):
+    for of_namespace in _group_by(gangs, lambda gang: gang.namespace):
         queues = []
-        for of_queue in _group_gangs(of_namespace, lambda gang: gang.queue):
+        for of_queue in _group_by(of_namespace, lambda gang: gang.queue):
             ranked = sorted(of_queue, key=_rank)
             orders = [ranked, _rotate(ranked, turn * _STEP)]
             queues.append(list(_alternate(_rotate(orders, turn))))
@@ -199,10 +206,10 @@ def _rank(gang: Gang) -> tuple[bool, int, int, str]:
     return not _has_begun(gang), -gang.priority, gang.waiting_since_ms, gang.key
 
 
-def _group_gangs(gangs: Iterable[Gang], key: Callable[[Gang], str]) -> Iterable[list[Gang]]:
-    groups: dict[str, list[Gang]] = {}
-    for gang in gangs:
-        groups.setdefault(key(gang), []).append(gang)
+def _group_by(elements: Iterable[T], key: Callable[[T], str]) -> Iterable[list[T]]:
+    groups: dict[str, list[T]] = {}
+    for element in elements:
+        groups.setdefault(key(element), []).append(element)
     return groups.values()
 
 
@@ -236,12 +243,9 @@ def _too_costly(cost: int) -> Reason:
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
     """Yield gangs round-robin over namespaces; in each, partially started gangs come first."""
-    by_namespace: dict[str, list[Costly]] = {}
-    for each in gangs:
-        by_namespace.setdefault(each[0].namespace, []).append(each)
     lines = [
         sorted(_rotate(members, turn * _STEP), key=lambda each: not _has_begun(each[0]))
-        for members in by_namespace.values()
+        for members in _group_by(gangs, lambda each: each[0].namespace)
     ]
     return _alternate(_rotate(lines, turn)) if lines else iter(())
 
@@ -266,11 +270,11 @@ def keep_reasons(
         The reasons that this function returned for the session before.
 
     """
-    if LEFT not in pending.values() and TOO_MANY not in pending.values():
+    if _DEFERRED.isdisjoint(pending.values()):
         return pending
     return {
         key: earlier[key]
-        if reason in (LEFT, TOO_MANY) and key in earlier and earlier[key].code in _KEPT
+        if reason in _DEFERRED and key in earlier and earlier[key].code in _KEPT
         else reason
         for key, reason in pending.items()
     }
@@ -278,7 +282,7 @@ def keep_reasons(
 
 def count_left_gangs(problem: Problem) -> int:
     """Count the gangs that are deferred to later sessions."""
-    return sum(reason is LEFT or reason is TOO_MANY for reason in problem.blocked.values())
+    return sum(reason in _DEFERRED for reason in problem.blocked.values())
 
 
 def _cost_of_gang(gang: Gang) -> int:
@@ -286,11 +290,7 @@ def _cost_of_gang(gang: Gang) -> int:
 
 
 def _cost_by_shape(gang: Gang) -> Costs:
-    return {shape: _cost(shape) for shape in _pending_shapes(gang)}
-
-
-def _pending_shapes(gang: Gang) -> Collection[TaskShape]:
-    return dict.fromkeys(t.shape for t in gang.tasks if t.status is TaskStatus.PENDING)
+    return {shape: _cost(shape) for shape in gang.derived(_pending_by_shape)}
 
 
 def _cost(shape: TaskShape) -> int:
@@ -362,7 +362,7 @@ def _namespaces(term: RelatedTerm) -> Collection[str | None]:
 def _terms_of_gang(gang: Gang) -> tuple[RelatedTerm, ...]:
     """Return the distinct required terms of a gang's pending pods, and its spread constraints."""
     terms: dict[RelatedTerm, None] = {}
-    for shape in _pending_shapes(gang):
+    for shape in gang.derived(_pending_by_shape):
         terms.update(dict.fromkeys((*shape.pod_affinity, *shape.pod_anti_affinity, *shape.spread)))
     return tuple(terms)
 
