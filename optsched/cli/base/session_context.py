@@ -12,10 +12,13 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import click
 
 from optsched.cli.base.command_errors import BAD_INPUT, name_inputs
 from optsched.cli.base.console import print_text
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.catalogue import ACTION_ENTRY_POINTS, ENTRY_POINTS, PluginSource
 from optsched.policy.diagnostic import PolicyError
@@ -40,6 +43,15 @@ SERVING = (50_000, 10, 2)
 
 With the larger `THRESHOLDS`, a full collection would never run.
 """
+
+scheduler_names_option: Final = click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=SCHEDULER_NAMES,
+    show_default=True,
+    help="Schedule pods with this schedulerName; may be repeated.",
+)
 
 
 def collect_less() -> None:

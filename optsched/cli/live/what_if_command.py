@@ -36,7 +36,7 @@ from optsched.cli.base.options import (
     tenant_claim_options,
 )
 from optsched.cli.base.path_arguments import ModelSource, Source, plugins_dir_option, single_model
-from optsched.cli.base.session_context import session_context
+from optsched.cli.base.session_context import scheduler_names_option, session_context
 from optsched.cli.base.table_columns import name_of, namespace_of
 from optsched.cli.live.admission_checks import UID, DryRun, QuotaUsage
 from optsched.cli.live.cluster_state import (
@@ -52,7 +52,6 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job
 from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
-    SCHEDULER_NAMES,
     DecodeOptions,
     gang_named_by,
     is_gang_of_bare_pod,
@@ -151,14 +150,7 @@ class Options:
     help=f"Time limit of the solver in seconds; {DEFAULT_SECONDS:g} by default.",
 )
 @click.option("--deterministic", is_flag=True, help="Reproducible result: reads no clock.")
-@click.option(
-    "--scheduler-name",
-    "names",
-    multiple=True,
-    default=SCHEDULER_NAMES,
-    show_default=True,
-    help="Schedule pods with this schedulerName; may be repeated.",
-)
+@scheduler_names_option
 @plugins_dir_option
 @tenant_claim_options
 @form_option((TABLE, WIDE, JSON, YAML))

@@ -26,7 +26,12 @@ from optsched.cli.base.path_arguments import (
     plugins_dir_option,
     write_and_report,
 )
-from optsched.cli.base.session_context import collect_less, list_plugin_files, policy_of
+from optsched.cli.base.session_context import (
+    collect_less,
+    list_plugin_files,
+    policy_of,
+    scheduler_names_option,
+)
 from optsched.cli.offline.benchmark_instances import OrBenchmark
 from optsched.cli.offline.report_page import (
     base_definition,
@@ -46,7 +51,7 @@ from optsched.cli.offline.solve_model import (
 )
 from optsched.cluster.reasons import READ_CODES
 from optsched.controllers.job.preview import preview_jobs
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.plan import write_plan
 from optsched.formats.snapshots.instance_files import (
@@ -141,14 +146,7 @@ class Options:
 @report_option
 @form_option((TABLE, JSON))
 @click.option("--progress", is_flag=True, help="Print a line for each improvement.")
-@click.option(
-    "--scheduler-name",
-    "names",
-    multiple=True,
-    default=SCHEDULER_NAMES,
-    show_default=True,
-    help="Schedule pods with this schedulerName; may be repeated.",
-)
+@scheduler_names_option
 @click.option("--strict", is_flag=True, help="Exit with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
 @plugins_dir_option
