@@ -127,7 +127,7 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "default/[red]:smile:[/]" in result.stdout
     assert "[/b] ×3" in result.stdout
-    assert "names.yaml:16: v1 ConfigMap [/x] is left out" in result.stderr
+    assert "names.yaml:16: v1 ConfigMap [/x] is ignored" in result.stderr
 
 
 def test_texts_of_progress_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -561,7 +561,7 @@ def test_a_job_whose_pods_are_there_or_that_has_ended_is_not_made_again(tmp_path
     path = tmp_path / "job.yaml"
     path.write_text(NODE + JOB + "status: {state: {phase: Completed}}\n")
     result = run("solve", path, *SMALL)
-    assert "job.yaml:6: batch.volcano.sh/v1alpha1 Job train is left out" in result.stderr
+    assert "job.yaml:6: batch.volcano.sh/v1alpha1 Job train is ignored" in result.stderr
     pod = """---
 apiVersion: v1
 kind: Pod
@@ -586,7 +586,7 @@ def test_strict_decides_nothing_where_something_is_left_out(tmp_path: Path) -> N
     assert run("solve", path, *SMALL).exit_code == 0
     result = run("solve", path, *SMALL, "--strict")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "c.yaml:16: v1 Secret s is left out" in result.stderr
+    assert "c.yaml:16: v1 Secret s is ignored" in result.stderr
     path.write_text(NODE + JOB)
     assert run("solve", path, *SMALL, "--strict").exit_code == 0
 

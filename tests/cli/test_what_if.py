@@ -275,7 +275,7 @@ def test_what_no_scheduler_looks_at_is_left_out(live: FakeCluster) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     result = what_if("-f", "-", input=f"{manifest()}\n---\n{json.dumps(service)}")
     assert result.exit_code == 0
-    assert "Service s is left out: no scheduler reads this kind" in result.stderr
+    assert "Service s is ignored: no scheduler reads this kind" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["CronJob", "Service"])
@@ -286,7 +286,7 @@ def test_files_without_anything_to_schedule_are_a_mistake(live: FakeCluster, kin
     result = what_if("-f", "-", input=json.dumps(only))
     assert (result.exit_code, result.stdout) == (2, "")
     why = "name the Job that it creates instead" if kind == "CronJob" else "no scheduler reads this"
-    assert f"standard input:1: {kind} s is left out: {why}" in result.stderr
+    assert f"standard input:1: {kind} s is ignored: {why}" in result.stderr
     assert "no file contains a Job, PodGroup, pod" in result.stderr
 
 

@@ -462,7 +462,7 @@ def test_kinds_that_nobody_schedules_are_left_out(tmp_path: Path, usual: Plan) -
     found, plan = decide(tmp_path, thing("v1", "ConfigMap", "c", "ns"))
     assert found.problems == ()
     (left_out,) = found.left_out
-    assert "ConfigMap c is left out: no scheduler reads this kind" in left_out
+    assert "ConfigMap c is ignored: no scheduler reads this kind" in left_out
     assert_as_usual(plan, usual)
 
 

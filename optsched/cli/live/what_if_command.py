@@ -281,7 +281,7 @@ def _parse_request(
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
-            message = f"{document.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
+            message = f"{document.location()}: {obj['kind']} {obj['metadata']['name']} is ignored"
             why = "name the Job that it creates instead" if kind in _CREATORS else _UNREAD
             print_text(stderr(), f"{message}: {why}", "yellow")
     if problems or not (gangs or objects):

@@ -148,10 +148,10 @@ def read_instance(
         message = f"{where}: nothing to schedule: looked for {known}; {there}"
         raise InstanceError(message, problems)
     left_out = tuple(
-        f"{at}: {what} is left out: no scheduler reads this kind" for what, at in assembled.left_out
+        f"{at}: {what} is ignored: no scheduler reads this kind" for what, at in assembled.left_out
     )
     notices = tuple(
-        f"left out: {number} {'pod waits' if number == 1 else 'pods wait'}"
+        f"ignored: {number} {'pod waits' if number == 1 else 'pods wait'}"
         f" for the scheduler {scheduler}"
         for scheduler, number in sorted(assembled.elsewhere.items())
     )

@@ -119,11 +119,11 @@ def test_what_is_left_out_is_named(tmp_path: Path):
     found = read_instance(write(tmp_path / "a.yaml", *jobs, theirs, node()))
     assert found.problems == ()
     assert [each.partition(": ")[2] for each in found.left_out] == [
-        f"batch.volcano.sh/v1alpha1 Job {name} is left out: no scheduler reads this kind"
+        f"batch.volcano.sh/v1alpha1 Job {name} is ignored: no scheduler reads this kind"
         for name in "ab"
     ]
     assert found.left_out[0].startswith("a.yaml:2: ")
-    assert found.notices == ("left out: 1 pod waits for the scheduler other",)
+    assert found.notices == ("ignored: 1 pod waits for the scheduler other",)
 
 
 def test_options_are_passed_on(tmp_path: Path):
