@@ -132,7 +132,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question, or record the question and return `default`."""
+        """Return the API server's answer; until there is one, ask and return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer

@@ -90,11 +90,11 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
 def refill(
     old: Raw, new: Raw, settings: Settings, findings: Findings, *, has_default_minimum: bool
 ) -> Raw:
-    """Return an updated spec with the defaults that the update dropped.
+    """Return an updated spec; a default that the update dropped is set again.
 
     `kubectl apply` sends the task list from the manifest, without the defaults.
-    `has_default_minimum` is true if the manifest does not set the job's `minAvailable`, which then
-    defaults to the sum of its tasks' `minAvailable`.
+    `has_default_minimum` is true if the manifest sets no `minAvailable` for the job. The default is
+    the sum of its tasks' `minAvailable`.
     """
     filler = _Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))

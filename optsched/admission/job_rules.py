@@ -283,7 +283,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names on a dependency cycle, the first repeated at the end; empty if none exists.
+    """Return the names on a dependency cycle, which ends with its first name; empty without cycles.
 
     The search takes linear time. `waits_for` may omit names that depend on no other name.
     """

@@ -71,7 +71,7 @@ def validate_template(review: Review) -> None:
 
 
 def _check_template(spec: Raw, job: str, path: str, review: Review) -> None:
-    """Deny an invalid job template; its queue may be created later.
+    """Deny an invalid job template; the queue that it names need not exist yet.
 
     `job` is the longest name that a job created from the template can have. `path` is the path of
     the job's spec in messages.

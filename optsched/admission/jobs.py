@@ -198,10 +198,10 @@ def _immutable_fields(spec: Raw) -> Raw:
 
 
 def _find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
-    """Return (path, old value, new value) of the first differing field; None if equivalent.
+    """Return (path, old value, new value) of the first field that differs, or None.
 
-    Go clients omit empty and zero values and normalise quantities and durations. A Go client that
-    only changes an annotation may therefore send `cpu: "1"` instead of `cpu: 1000m`.
+    Go clients omit empty and zero values, and they normalise quantities and durations. A Go client
+    that only changes an annotation may therefore send `cpu: "1"` instead of `cpu: 1000m`.
     """
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):

@@ -108,7 +108,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield the path and value of each field reached from `value` by the field names `names`."""
+    """Yield the path and value of each field at the path `names` below `value`."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")

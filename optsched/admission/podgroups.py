@@ -62,8 +62,8 @@ def mutate(review: Review) -> None:
         review.change(("status",), old_status or {})
     spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
-    # `kubectl apply` sends the queue of the manifest again, which admission replaced by the queue
-    # of the namespace when the PodGroup was created.
+    # When the PodGroup was created, admission replaced the manifest's queue with the namespace's
+    # queue. `kubectl apply` sends the manifest's queue again.
     is_filled = (
         review.request.action is Action.CREATE
         or get_mapping(review.request.old, "spec").get("queue") == queue

@@ -96,7 +96,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a pod that has invalid annotations, or a queue or PodGroup its submitter may not use."""
+    """Deny a pod with invalid annotations, or whose submitter may not use its queue or PodGroup."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if not isinstance(scheduler, str | None):
         review.deny("spec.schedulerName: is not a string: write the name of a scheduler")
@@ -152,8 +152,8 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
         if queue is not None:
             check_access(queue, review)
         elif has_left:
-            # A controller created the pod for a job, so the pod has no recorded submitter whose
-            # access could be checked once the queue exists.
+            # A controller created the pod for a job, so the pod has no recorded submitter. Without
+            # a submitter, access to the queue could not be checked when the queue is created.
             review.deny(
                 f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
                 "may leave its PodGroup only if its new queue exists"

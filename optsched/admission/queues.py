@@ -2,7 +2,7 @@
 
 Source: pkg/webhooks/admission/queues. Two rules differ from Volcano. A queue with a guarantee but
 without a deserved share of a resource is accepted with a warning, as before Volcano 1.14. If a new
-queue has no parent, admission sets the root queue as its parent; in Volcano, a controller does.
+queue has no parent, admission sets the root queue as its parent; in Volcano, a controller sets it.
 Volcano does not review Commands, so any user who may create a Command in some namespace can close a
 queue.
 
@@ -60,9 +60,9 @@ def mutate(review: Review) -> None:
 def _add_root_to_hierarchy(
     annotations: Mapping[str, object], old: Mapping[str, object], findings: Findings
 ) -> None:
-    """Add the root queue and its weight to a hierarchy that does not begin at the root.
+    """Prepend the root queue and its weight to a hierarchy that does not begin at the root.
 
-    `kubectl apply` sends the path and the weights of the manifest, which lack the root. `old` holds
+    `kubectl apply` sends the path and the weights of the manifest, without the root. `old` holds
     the annotations before an update. If the update changes only the path, the weights already
     include the root.
     """

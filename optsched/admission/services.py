@@ -84,7 +84,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL expression that is true if an update changes annotations with a key prefix."""
+    """Return a CEL expression: whether an update changes an annotation with this key prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -161,7 +161,7 @@ class Service:
 def _changes(
     path: str, name: str, kind: Kind, review: Callable[[Review], None], condition: str = ""
 ) -> Service:
-    """Return a service that reviews creations and updates of a kind."""
+    """Return a service that reviews the creation and update of objects of one kind."""
     return Service(path, f"{name}.volcano.sh", kind, _CHANGES, review, condition)
 
 
@@ -222,7 +222,7 @@ SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 
 def review(service: Service, request: Request, world: World, settings: Settings) -> Response:
-    """Return the response to a request; a request of another kind or action is denied."""
+    """Return the response to a request; deny kinds and actions that the service does not review."""
     problem = _find_misuse(service, request)
     if problem:
         return Response((problem,))
@@ -238,7 +238,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return the reason that a service cannot review a request, or an empty string if it can."""
+    """Return why a service cannot review a request, or an empty string if it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:

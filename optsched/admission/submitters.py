@@ -1,4 +1,4 @@
-"""The submitters of a request, which only admission records, and the queues that they may use.
+"""The submitters of a request, as only admission records them, and the queues they may use.
 
 A user who creates an object is its submitter. optsched's controllers are trusted: if they create an
 object for another object, they copy that object's submitters. The Kubernetes controllers create
@@ -87,7 +87,7 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     `format_joined` for a pod, or None.
 
     A record that a user wrote into the object is replaced. An object that was created before the
-    webhook was installed has no record until an update with `is_changed`.
+    webhook was installed has no record until an update changes what the object runs.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
@@ -175,7 +175,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny a user whom neither an access list nor RBAC allows to use a restricted queue."""
+    """Deny a user if neither an access list nor RBAC allows the user to use a restricted queue."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)

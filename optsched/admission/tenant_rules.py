@@ -1,8 +1,8 @@
 """Restrictions on tenants: guarded annotations, PriorityClasses, owners and PodGroup status.
 
-With guarded annotations, a tenant could exceed its share. Only schedulers and device plugins may
-record which devices a pod holds. Users who may update queues are administrators and may write all
-annotations. Administrators may allow tenants to write some of the guarded annotations.
+A tenant that writes a guarded annotation could exceed its share. Only schedulers and device plugins
+may record which devices a pod holds. Users who may update queues are administrators and may write
+all annotations. Administrators may allow tenants to write some of the guarded annotations.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def check_reserved(review: Review) -> None:
 def check_templates(review: Review) -> None:
     """Deny forbidden PriorityClasses and annotations in the pod templates of a new job.
 
-    The templates must be checked, because the pods that controllers create from them are not.
+    Controllers create pods from these templates, and these pods are not checked again.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
@@ -204,7 +204,7 @@ def _list_owners(obj: Raw | None) -> list[Raw]:
 
 
 def _identity_of(owner: Raw) -> tuple[str, str, str]:
-    """Return an owner's (group, kind, UID); a forged reference may mix those of two objects."""
+    """Return (group, kind, UID) of an owner; a forged reference may combine two objects' values."""
     group = str(owner.get("apiVersion")).rpartition("/")[0]
     return group, str(owner.get("kind")), str(owner.get("uid"))
 

@@ -69,7 +69,7 @@ def texts(description: str = "") -> Schema:
 
 
 def mapping(description: str, values: Schema) -> Schema:
-    """Return the OpenAPI schema of a map from user-chosen names to values of schema `values`."""
+    """Return the OpenAPI schema of a mapping: users choose the keys, and values match `values`."""
     return {"description": description, "type": "object", "additionalProperties": values}
 
 

@@ -314,8 +314,8 @@ class CronJobTemplate:
 class CronJob(ApiObject):
     """A CronJob, which creates jobs on a schedule.
 
-    `time_zone` is empty if the field is absent. `starting_deadline_s` limits how many seconds after
-    its scheduled time a job may still be created; None means no limit. `last_schedule_ms` and
+    `time_zone` is empty if the field is absent. A job may be created up to `starting_deadline_s`
+    seconds after its scheduled time, or at any later time if it is None. `last_schedule_ms` and
     `last_success_ms` are in milliseconds since 1970, or None.
     """
 

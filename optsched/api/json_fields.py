@@ -82,7 +82,7 @@ def version_of(obj: Manifest) -> str:
 
 
 def with_condition(obj: Manifest, condition: Manifest) -> list[Manifest]:
-    """Return an object's conditions, with `condition` as the only one of its type."""
+    """Return an object's conditions; `condition` replaces all conditions of its type."""
     listed = (obj.get("status") or {}).get("conditions") or ()
     return [*(each for each in listed if each.get("type") != condition["type"]), condition]
 

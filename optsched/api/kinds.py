@@ -27,7 +27,7 @@ class Kind:
 
     @property
     def singular(self) -> str:
-        """The name of one object of the kind in commands and messages, such as podgroup."""
+        """The singular name of the kind in commands and messages, such as podgroup."""
         return self.kind.lower()
 
     @property
@@ -68,7 +68,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""The upstream PodGroup kind in each API version, newest first; a cluster may lack some."""
+"""The upstream PodGroup kind in each API version, newest first; clusters may lack versions."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh", "v1alpha1", "HyperNode", "hypernodes", namespaced=False, has_status=True
 )
@@ -124,7 +124,7 @@ RESOURCE_SLICES: Final = tuple(
     Kind("resource.k8s.io", version, "ResourceSlice", "resourceslices", namespaced=False)
     for version in _DEVICE_VERSIONS
 )
-"""The ResourceSlice kind in each API version, newest first; a cluster may lack some."""
+"""The ResourceSlice kind in each API version, newest first; clusters may lack versions."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 REPLICA_SET: Final = Kind("apps", "v1", "ReplicaSet", "replicasets", has_status=True)
 STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets", has_status=True)

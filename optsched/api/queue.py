@@ -183,8 +183,8 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     guarantee = spec.record("guarantee").amounts("resource")
     deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
-    # Deserved amounts are rounded down to whole devices, and guarantees up. Rounding must not lower
-    # a deserved amount below the guarantee.
+    # Deserved amounts are rounded down to whole devices, and guarantees are rounded up. Rounding
+    # must not lower a deserved amount below the guarantee.
     deserved = {
         resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
         for resource, amount in _whole_amounts(spec, "deserved", deserved).items()

@@ -68,7 +68,7 @@ class InstanceIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the lines `SUM  NAME` of all files, sorted by name, as `sha256sum` prints."""
+        """SHA-256 of the output of `sha256sum` for all files: lines `SUM  NAME`, sorted by name."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.files, key=lambda f: f.path))
         return checksum("".join(lines))
 

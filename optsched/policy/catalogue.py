@@ -99,7 +99,7 @@ ACTIONS: Final = {
         Action(
             "enqueue",
             "sets gangs to Inqueue if capacity may suffice; controllers then create their pods; "
-            "without this action, `allocate` does so for all gangs",
+            "without this action, `allocate` sets all gangs to Inqueue",
         ),
         Action("allocate", "places gangs", (_CACHE,)),
         Action("backfill", "places pods that request no resources", (_CACHE,)),

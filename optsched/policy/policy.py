@@ -55,7 +55,7 @@ class Budgets:
         Waiting time in milliseconds after which a gang precedes other gangs of its priority.
     deterministic_s
         Solver work limit for each objective level, in CP-SAT deterministic time. In runs that read
-        no clock, this limit replaces `solve_ms`.
+        no clock, `deterministic_s` replaces `solve_ms`.
     """
 
     solve_ms: int = 400

@@ -268,7 +268,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is an amount of memory or cores per NPU; no node advertises one."""
+    """Return whether a resource is memory or cores per NPU; no node advertises such a resource."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False

@@ -114,7 +114,8 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Each node has its own host name label, so empty entries would accumulate.
+                # Each node has its own host name label, so every deleted node would leave an empty
+                # set.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)

@@ -54,7 +54,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     """Parse a Numatopology; return the node name, its NUMA cells, and all field errors.
 
     The NUMA cells are None if the object has no name. If any field is invalid, the whole
-    Numatopology is ignored, because a wrong number of free CPUs is worse than none.
+    Numatopology is ignored, because a wrong list of free CPUs is worse than an unknown one.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -297,7 +297,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA request of a one-container pod that is not Guaranteed: only its GPUs."""
+    """Return the NUMA request of a one-container pod that is not Guaranteed; it has only GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 

@@ -289,7 +289,7 @@ Tenants may write annotations `optsched.io/shuffled-by-` with any number of plug
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
-    """Return the PodGroup annotation that records when (`now_ms`) a plugin moves the pods."""
+    """Return the PodGroup annotation for pods that a plugin moves at the time `now_ms`."""
     return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 

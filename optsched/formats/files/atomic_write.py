@@ -13,8 +13,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises
     ------
     OSError
-        The file cannot be written; the error names the file. After this error, the file has its old
-        content, and the temporary file is removed.
+        The file cannot be written; the error names the file. The file keeps its old content, and
+        the temporary file is removed.
 
     """
     try:
@@ -54,7 +54,7 @@ def can_be_replaced(path: Path) -> bool:
 def truncate_to_last_line(path: Path) -> str:
     """Remove everything after the last line break of a file, and return the remaining text.
 
-    If the path is not a regular file but, for example, a device, return an empty string.
+    If the path is not a regular file (but a device, for example), return an empty string.
     """
     if not path.is_file():
         return ""

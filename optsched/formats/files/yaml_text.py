@@ -290,7 +290,8 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # A nested list named `items` ends earlier, so this assignment overrides its item lines.
+        # The lines of a nested list named `items` were assigned earlier; the outer list overrides
+        # them.
         self._item_lines = lines
         return built
 

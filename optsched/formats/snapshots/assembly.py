@@ -314,7 +314,7 @@ def assemble(
     ----------
     objects
         Manifests, or objects from an API server. An object without a namespace is in `default`. An
-        object without a creation time was created i ms after 1970, where i is its index.
+        object without a creation time gets the time i ms after 1970, where i is its index.
     options
         The scheduler names and other settings that select this scheduler's pods and nodes.
     taken_ms

@@ -203,7 +203,7 @@ class PodStore:
         )
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Decode a task with its recorded devices; report a flaw if its annotations differ."""
+        """Decode a task with its recorded devices; report an error if its annotations differ."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -306,7 +306,7 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Return whether a task is assumed evicted although its bind is not confirmed yet."""
+        """Return whether a task is assumed evicted before its bind has been confirmed."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
@@ -385,7 +385,7 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption that the report neither confirms nor refutes."""
+    """Return the reported task, and the assumption; None if the report confirms or refutes it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

@@ -69,7 +69,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
     residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
     members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
-    # Each task is written once, although most residents are also members of a gang.
+    # Most tasks on nodes are also members of a gang, but each task is written only once.
     tasks = {**residents, **members}
     values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
     named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
@@ -381,8 +381,8 @@ def _candidate_volume_objects(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # A claim that must not be provisioned gets a reserved volume if its class can provision
-        # one.
+        # A volume is reserved for a claim that must not be provisioned, if its class could
+        # provision one.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():

@@ -8,10 +8,10 @@
   Slurm log. In the same folder, `cluster_gpu_number.csv` lists the GPUs of each virtual cluster by
   day.
 - Shanghai AI Lab's Acme (Hu et al., NSDI 2024; InternLM/AcmeTrace). `trace_seren.csv` and
-  `trace_kalos.csv` are Slurm logs without virtual clusters, whose times have an offset.
+  `trace_kalos.csv` are Slurm logs without virtual clusters; their times have a UTC offset.
 - Alibaba's PAI (Weng et al., NSDI 2022; alibaba/clusterdata, cluster-trace-gpu-v2020).
-  `pai_job_table.csv`, `pai_task_table.csv` and `pai_machine_spec.csv` have no headers. Their jobs
-  have several roles, which may request shares of GPUs.
+  `pai_job_table.csv`, `pai_task_table.csv` and `pai_machine_spec.csv` have no headers. PAI jobs
+  have several roles, whose tasks may request shares of GPUs.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         A file `cluster_log.csv`.
     nodes
         The nodes for the replay. If `nodes` is None, nodes with eight GPUs each are generated from
-        the first day in `cluster_gpu_number.csv` in the same folder, and the deserved share of a
-        queue is the number of GPUs of its virtual cluster on that day.
+        the first day in `cluster_gpu_number.csv` in the same folder. The deserved share of a queue
+        is then the number of GPUs that its virtual cluster has on the first day.
 
     Raises
     ------

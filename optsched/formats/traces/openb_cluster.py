@@ -108,7 +108,7 @@ def _find_node_list(pods: Path) -> Path:
 
 
 def missing_columns(pods: Path) -> tuple[str, ...]:
-    """Return the required columns of an openb pod list that a file's first line does not name.
+    """Return the required columns of an openb pod list that are missing in a file's first line.
 
     The result is empty if the file cannot be read; the reader of its rows reports the error.
     """

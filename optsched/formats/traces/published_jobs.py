@@ -131,7 +131,7 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Parse a time with or without an offset to ms since 1970; return None if it is invalid.
+    """Parse a time, with or without a UTC offset; return ms since 1970, or None if it is invalid.
 
     The format is `YYYY-MM-DD HH:MM:SS`. A suffix `PST` or `PDT` is ignored, because either all
     times in a trace have a suffix or none has one.
@@ -278,7 +278,7 @@ class TracedJob:
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[TaskGroup, ...]:
-    """Split `demands` as equally as possible over `num_tasks` tasks.
+    """Divide `demands` among `num_tasks` tasks as equally as possible.
 
     Tasks with larger requests come first.
     """
@@ -317,7 +317,7 @@ def require_nodes(
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of a folder as given, or its resolved name if the path has none."""
+    """Return the name of a folder as given; if the path has no name, resolve the path first."""
     return folder.name if folder.name not in ("", "..") else folder.resolve().name
 
 
@@ -330,8 +330,9 @@ def build_trace(
 ) -> Found:
     """Build a trace from jobs in the given order; time 0 is the arrival of the first job.
 
-    Requests for a resource that no node offers are dropped. Jobs that request nothing else are
-    skipped, and their number is reported. `sound_trace` reports jobs that cannot be replayed.
+    Requests for a resource that no node offers are dropped. Jobs that request only resources that
+    no node offers are skipped, and the number of skipped jobs is reported. `sound_trace` reports
+    jobs that cannot be replayed.
 
     Raises
     ------

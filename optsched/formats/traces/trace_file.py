@@ -203,7 +203,7 @@ def _with_field_names(problem: TraceProblem) -> TraceProblem:
 
 
 def is_trace_file(path: Path) -> bool:
-    """Return whether a file's first 4096 characters are those of an optsched trace."""
+    """Return whether the first 4096 characters of a file identify it as an optsched trace."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(4096)

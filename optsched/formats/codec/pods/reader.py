@@ -156,7 +156,7 @@ class PodDecoder:
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """Decode a pod; return its task and all field errors, blocking or not."""
+        """Decode a pod; return its task, and all field errors whether they block the pod or not."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")

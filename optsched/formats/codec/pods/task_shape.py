@@ -227,7 +227,7 @@ _OTHER_CONDITIONS: Final = frozenset(
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a cache key of a pod's scheduling fields except labels, or None if malformed."""
+    """Return a cache key of a pod's scheduling fields except labels; None if one is malformed."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
