@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index of the objects of one kind by values other than their names.
+    """An index of one kind's objects by values other than their names.
 
     `values` returns the values by which an object is indexed; it may read only this object.
     """
@@ -53,7 +53,7 @@ class World(Protocol):
     def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Manifest]:
         """Return the objects of a kind whose controlling owner has the given kind and UID.
 
-        The kind must match, because admission does not check owner references with other kinds.
+        Owner references to other kinds are ignored, because admission does not check them.
         """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
@@ -65,8 +65,8 @@ class World(Protocol):
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object that no watch reports, or None if it is unknown.
 
-        The metadata is known for a few seconds after the API server rejected a creation because an
-        object with this name exists.
+        If the API server rejects a creation because the name is taken, the metadata of the existing
+        object is known for a few seconds.
         """
 
     def is_answered(self, question: Question) -> bool:

@@ -2,7 +2,7 @@
 
 Names, events and limits follow Volcano's pkg/controllers/cronjob. A job's name contains the minute
 of its scheduled time, so each job is created only once. Once a watch reports the job, the CronJob's
-status records its schedule time.
+status records the job's schedule time.
 
 Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the policy
 Replace, the next job is created without waiting until the replaced job's deletion is complete.
@@ -62,7 +62,7 @@ MANY: Final = 100
 """Number of missed schedule times above which the CronJob gets a warning event."""
 
 LATE_S: Final = 0.1
-"""Seconds by which reconciliation follows a schedule time, because clocks differ."""
+"""Seconds between a schedule time and the reconciliation, to allow for clock differences."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
@@ -75,7 +75,10 @@ FAR_AHEAD_MS: Final = 3_600_000
 """A last schedule time that lies more than this many ms in the future is ignored as an error."""
 
 BEHIND_MS: Final = 60_000
-"""How many ms back to search for missed schedule times if the last schedule time is ignored."""
+"""Length in ms of the past period that is searched for missed schedule times.
+
+It applies if the last schedule time is ignored.
+"""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
@@ -211,7 +214,7 @@ def _create_job(
 ) -> tuple[Effect, ...]:
     """Return the effects that create the due job, if the concurrency policy allows it.
 
-    `existing_job` is an existing job with the same name that the CronJob does not own, or None.
+    `existing_job` is a job that has the due job's name but another owner, or None.
     """
     cron = case.cron
     if existing_job is not None:

@@ -65,8 +65,8 @@ class Patch(_Named):
     """Apply `body` as a JSON merge patch (RFC 7386) to an object.
 
     `uid` and `resource_version` are preconditions: unless they are empty, the object's UID and
-    resource version must match. If another client has written the object meanwhile, the API server
-    rejects a patch with a resource version, and the object is reconciled again.
+    resource version must match. If another client has changed the object since it was read, the API
+    server rejects a patch with a resource version, and the object is reconciled again.
     """
 
     body: Manifest
@@ -124,7 +124,10 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key` after `after_s` seconds; None stands for the current object."""
+    """Reconcile the object `key` after `after_s` seconds.
+
+    If `key` is None, the current object is reconciled again.
+    """
 
     after_s: float
     key: Ref | None = None
@@ -211,8 +214,8 @@ def patch_status(
 ) -> PatchStatus:
     """Return the effect that changes fields of an object's status.
 
-    If another client has written the object meanwhile, the decision may be outdated, so the API
-    server rejects the patch.
+    If another client has changed the object since it was read, the API server rejects the patch,
+    because the decision may be outdated.
     """
     return PatchStatus(
         kind,

@@ -78,7 +78,7 @@ LEAST_MS: Final = 10_000
 """Minimum time in ms between two queries; the configuration cannot set a shorter time."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""A reference that stands for all HyperNodes; no object has an empty name."""
+"""A reference that stands for all HyperNodes; its name is empty, so it matches no real object."""
 
 
 class ConfigError(Exception):
@@ -230,7 +230,8 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # Each label adds the node to a group of one tier, up to the first label that it lacks.
+            # Each label adds the node to a HyperNode of one tier. If the node lacks a label, the
+            # higher tiers do not contain it.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)

@@ -159,7 +159,8 @@ class PodGroups:
             if obstacle is None:
                 new_group = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, new_group),)
-            # The scheduler emits the same message, so both become one Event.
+            # The scheduler reports an event with this message too, and both reports become one
+            # Event.
             reason, message = obstacle
             code = reason.value
             event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)
@@ -318,7 +319,7 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield a patch if a field that this controller sets has another value; keep other fields."""
+    """Yield a patch if a field that this controller sets is outdated; keep all other fields."""
     body: dict[str, Any] = {}
     spec, old_spec = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -344,7 +345,7 @@ def _is_annotated(pod: Manifest) -> bool:
 
 
 def _find_obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
-    """Return (code, message) if a queue accepts no PodGroups, and None if it does."""
+    """Return (code, message) if a queue accepts no PodGroups, and otherwise None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         listed = world.listed(QUEUE)

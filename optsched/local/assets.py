@@ -2,8 +2,8 @@
 
 Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache, and is used if its
 version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every
-source. The build uses the Go toolchain on PATH; if it is too old, it first downloads a recent Go
-release. `shipped` finds the files of `optsched.deploy`.
+source. The build uses the Go toolchain on PATH, and downloads a recent Go release if that toolchain
+is too old. `shipped` finds the files of `optsched.deploy`.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def find_binaries(
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     """Return the cache path of a binary, in a folder named after a digest of the build inputs.
 
-    Of Go, the build inputs contain only the minimum release in go.mod, so a newer Go release does
-    not cause another build (six minutes).
+    The build inputs contain the minimum Go release in go.mod, but not the installed Go release. A
+    newer Go release therefore does not cause another build (six minutes).
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])

@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """Whether a control plane stops with the process that started it, or only by `stop`."""
+    """Whether a control plane stops with its starting process or runs until `stop` is called."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -75,8 +75,9 @@ class Options:
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
-    start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. Before
-    the discovery, garbage collection may miss dependents of deleted objects of the kind.
+    start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. If an
+    object of the kind is deleted before the discovery, garbage collection may miss the object's
+    dependents.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -173,11 +174,11 @@ def commands(
             # A socket in a private folder needs no encryption. A port would be accessible to web
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
-            # etcd cannot advertise a Unix socket. Only other members would use this address, and
-            # there are none.
+            # etcd cannot advertise a Unix socket. Only other etcd members would use the advertised
+            # address, and there are none.
             "advertise-client-urls": "http://localhost:2379",
-            # Even a single member must listen for peers. It listens on an arbitrary free port and
-            # trusts only its own certificate.
+            # Even a single member must listen for peers. The member listens on an arbitrary free
+            # port and trusts only its own certificate.
             "listen-peer-urls": "https://127.0.0.1:0",
             "peer-cert-file": layout.pki / "server.crt",
             "peer-key-file": layout.pki / "server.key",

@@ -48,7 +48,8 @@ class Kubectl:
 def install_crds(kubectl: Kubectl, folder: Path) -> tuple[str, ...]:
     """Apply every CRD in a folder, wait until all are established, and return their names.
 
-    Client-side apply would fail, because a large schema exceeds the size limit of its annotation.
+    Client-side apply would fail, because a large schema exceeds the size limit of the last-applied
+    annotation.
     """
     if not any(folder.glob("*.yaml")):
         return ()

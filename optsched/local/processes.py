@@ -140,7 +140,7 @@ MAX_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """Return a free loopback port for each name, and prefer the port in `earlier`.
+    """Return a free loopback port for each name; the name's port in `earlier` is preferred.
 
     Raises OSError if no port is free.
     """

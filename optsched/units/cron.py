@@ -65,10 +65,10 @@ _FIELDS: Final = (
 class Timetable:
     """The times at which a job is due: clock times, or a constant interval.
 
-    `any_day` is True if the field for the day of the month is `*` or `?`; so is `any_weekday` for
-    the day of the week. If `any_day` or `any_weekday` is True, a job is due on days that match both
-    fields; otherwise on days that match at least one of them. `every_s` is the interval in seconds,
-    or 0 for clock times.
+    `any_day` is True if the field for the day of the month is `*` or `?`, and `any_weekday` is True
+    if the field for the day of the week is `*` or `?`. If `any_day` or `any_weekday` is True, a job
+    is due on days that match both fields; otherwise on days that match at least one of them.
+    `every_s` is the interval in seconds, or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -154,7 +154,7 @@ _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
 """Length of the period in which `next_due_ms` searches for a due time.
 
-A schedule that is not due within five years, such as one for February 31, is never due.
+A schedule that is not due within five years, such as one for February 31, counts as never due.
 """
 
 
@@ -180,7 +180,8 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
     first = next_due_ms(table, after_ms, zone)
     if first is None or first > until_ms:
         return None
-    # The next due time never decreases with the start time, so a binary search finds the last one.
+    # A later start time never has an earlier next due time, so a binary search finds the last due
+    # time.
     low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
     while low < high:
         middle = (low + high + 1) // 2

@@ -271,7 +271,7 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods cannot request an amount and what they may request; empty if they can.
+    """Return why pods cannot request an amount, and a valid amount; empty if they can request it.
 
     Raises `QuantityError` like `parse_amount`.
     """

@@ -2,10 +2,10 @@
 
 Names, arguments and formats follow Volcano's pkg/controllers/job/plugins.
 
-`env` sets each pod's index. `svc` gives each pod a host name: it creates a headless Service for the
-host names, and a ConfigMap that holds the host names of each task; pods see them as files in
-/etc/volcano and as environment variables. A NetworkPolicy blocks traffic from other pods. With
-`ssh`, a job's pods share one key pair, so they can log in to each other.
+`env` sets each pod's index. `svc` gives each pod a host name, and creates a headless Service for
+the host names. It also creates a ConfigMap with the host names of each task. Pods read the host
+names from files in /etc/volcano and from environment variables. A NetworkPolicy blocks traffic from
+other pods. With `ssh`, a job's pods share one key pair, so they can log in to each other.
 
 With the other plugins, the pods of a distributed framework find each other. `mpi` opens the SSH
 port and passes the workers' host names to the master. `tensorflow` sets TF_CONFIG. `pytorch` sets
@@ -92,7 +92,7 @@ def _config_name(job: Job) -> str:
 
 
 def _list_hosts(job: Job) -> dict[str, str]:
-    """Return each task's host names, one per line and comma-separated, and their number."""
+    """Return the ConfigMap data: each task's host names, in two formats, and number of hosts."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -209,7 +209,10 @@ def _change_ssh_pod(draft: Draft, flags: Flags) -> None:
 
 
 def _list_ssh_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
-    """Return the Secret with the SSH configuration and the job's key pair, given or generated."""
+    """Return the Secret with the SSH configuration and a key pair.
+
+    The plugin's arguments may give the key pair; otherwise, it is generated.
+    """
     config = {"data": {"config": _encode_base64(_write_ssh_config(job, flags.number(_SSH_PORT)))}}
     make = partial(_build_ssh_secret, config["data"])
     given_keys = KeyPair(flags.text(_SSH_PRIVATE_KEY), flags.text(_SSH_PUBLIC_KEY))

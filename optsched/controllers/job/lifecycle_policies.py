@@ -187,7 +187,7 @@ def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
     If fewer pods of a task exist than the job's status records, the missing pods were deleted. A
-    deletion that the status stores causes an event until the replacement pod runs, as in Volcano.
+    deletion in the job's status causes an event until the replacement pod runs, as in Volcano.
     """
     found = [
         *_observe_terminating_pods(observed),

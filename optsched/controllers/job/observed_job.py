@@ -101,7 +101,7 @@ class PodView:
 
     @property
     def is_active(self) -> bool:
-        """Whether the job's spec contains the pod, and it is neither outdated nor terminating."""
+        """Whether the pod is in the job's spec, and is neither outdated nor terminating."""
         return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
@@ -163,7 +163,10 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return `observed` with the job `job`, whose changed status may make pods outdated."""
+    """Return `observed` with a new state of the job.
+
+    The new status may make some of the pods outdated.
+    """
     views = [_build_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -273,7 +276,8 @@ def restarts(pod: Manifest) -> int:
 def is_disrupted(pod: Manifest) -> bool:
     """Return whether a pod has the condition DisruptionTarget (Kubernetes, KEP-3329).
 
-    The eviction API, taints, schedulers and the loss of a node set this condition.
+    The condition means that the cluster terminates the pod: by an eviction, a taint or a
+    preemption, or because its node is lost.
     """
     return any(
         (each.get("type"), each.get("status")) == (_DISRUPTION, "True")

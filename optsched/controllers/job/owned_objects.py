@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.controllers.job.plugin_interface import Flags, KeyPair, Plugin, PluginObject
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds between checks whether an earlier job's object with the same name has terminated."""
+"""Seconds between checks while an object of an earlier job has the name of a job's object."""
 
 TAKEN_S: Final = 10.0
 """Seconds between checks while another owner's object has the name of a job's object."""
@@ -189,7 +189,7 @@ def claims_of(job: Job) -> list[str]:
 def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of the job's pods, and the volume mounts of their containers.
 
-    A PVC that two of the job's volumes name becomes one volume with two mounts.
+    If two of the job's volumes use the same PVC, the pod gets one volume with two mounts.
     """
     volumes: dict[str, dict[str, Any]] = {}
     mounts = []

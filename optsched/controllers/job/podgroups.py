@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
 """Returns the PriorityClass with the given name, or None.
 
-`min_resources` counts the pods of tasks with a higher priority first.
+`min_resources` counts the pods of high-priority tasks before other pods.
 """
 
 GENERATION: Final = "optsched.io/job-generation"

@@ -138,7 +138,7 @@ def _read_key(obj: Raw) -> tuple[str, str]:
 
 
 def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
-    """Yield (namespace, name) of each Job that a PodGroup's or pod's owners or annotations name."""
+    """Yield (namespace, name) of the Jobs to which the owners or annotations of an object refer."""
     if not isinstance(obj, dict):
         return
     if kind_of(obj) not in (POD, POD_GROUP):

@@ -254,7 +254,10 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
 
 
 def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
-    """Return the cost of a restart; by default, a pod deletion never uses the last retry."""
+    """Return whether a restart uses a retry.
+
+    By default, a restart after a pod deletion never uses the last retry.
+    """
     if options.evictions_are_retries:
         return Cost.RETRY
     if occurrence.is_disruption:
@@ -437,7 +440,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return the cost of a pod: 100, plus the cost of its environment variables.
+    """Return the cost of creating a pod: 100, plus the cost of its environment variables.
 
     A variable costs 1, plus 1 for each 64 characters of its value.
     """
@@ -535,7 +538,7 @@ _OWNED = (
 SCOPES: Final = dict.fromkeys(
     (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
 )
-"""The scopes of the kinds that job plugins create; only objects with a job label are watched."""
+"""The scopes of the kinds of plugin objects; only objects with a job label are watched."""
 
 
 def job_controller(options: Options) -> Controller:

@@ -1,8 +1,8 @@
 """The phases of a job, and the status that records them.
 
 Actions and pod states lead to the same phases as in Volcano, pkg/controllers/job/state. Unlike in
-Volcano, a restart uses no retry if the cluster deleted pods or if a user resumed the job. A Command
-that would end a job that is restarting takes effect only after the restart.
+Volcano, a restart uses no retry if the cluster deleted pods or if a user resumed the job. If a
+Command would end a job during a restart, it takes effect only after the restart.
 """
 
 from __future__ import annotations

@@ -231,7 +231,10 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Assume that a task is bound, until a watch event or `forget`; return the task's UID."""
+        """Assume that a task is bound; return the task's UID.
+
+        A watch event or `forget` ends the assumption.
+        """
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
@@ -242,8 +245,8 @@ class ClusterCache:
     def record_stored_devices(self, claim: str, version: str) -> None:
         """Record the resource version with which the server stored the devices assumed for a claim.
 
-        A list may skip the state in which the claim holds these devices. Any reported version that
-        is newer than the recorded version therefore ends the assumption.
+        If objects are listed again, the list may show only a later state of the claim. Any reported
+        version that is newer than the recorded version therefore ends the assumption.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:

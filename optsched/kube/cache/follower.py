@@ -125,8 +125,8 @@ EVERY_S: Final = 30.0
 class GeometryReader:
     """Keeps a cache's device partition table up to date while `run` is active.
 
-    `where` returns namespace and name of the table's ConfigMap, or None if the policy names none.
-    `on_change` is called when the table changes.
+    `where` returns the namespace and name of the table's ConfigMap, or None if the policy names no
+    ConfigMap. `on_change` is called when the table changes.
     """
 
     def __init__(

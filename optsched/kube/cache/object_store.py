@@ -61,7 +61,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""One index (objects by index value), and a value under which the index contains an object."""
+"""An index (its objects by index value) and one index value of an object."""
 
 
 class _Objects:
@@ -138,7 +138,7 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """`on_change` is called after every change, with the object before and after it.
+        """`on_change` is called after every change with the old and the new state of the object.
 
         `scopes` lists the watched subsets of each kind that is not watched completely. The subsets
         may overlap.
@@ -317,7 +317,7 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Return whether a resource version is at most as new as that of a known object.
+    """Return whether a resource version is equal to, or older than, the version of a known object.
 
     Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are only
     compared for equality.
@@ -359,7 +359,7 @@ class StoreFollower:
     async def follow(self, kind: Kind, scope: Scope = WHOLE, *, was_there: bool = False) -> None:
         """List and watch a scope of a kind until cancelled.
 
-        `was_there` is true if the kind was found installed before.
+        `was_there` is true if the kind is known to be installed.
         """
         absent = () if was_there else (NotFound,)
         reflection = ReflectorState(self._timing.chance, absent=absent)

@@ -2,7 +2,7 @@
 
 `ReflectorState` decides on the next request and interprets the response, without I/O or a clock.
 `reflect` sends the requests. After a failure, the watch resumes at the last resource version. All
-objects are listed again if that version has expired or the watch keeps failing.
+objects are listed again if the last resource version has expired or the watch keeps failing.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ReflectorState:
             self._pause_s = ABSENT_S
         if isinstance(error, TooMany) and error.retry_after_s is not None:
             self._pause_s = max(self._pause_s, error.retry_after_s)
-        # If the server responds but the watch keeps failing, the objects are listed again as well.
+        # If the server responds but the watch keeps failing, the objects are listed again.
         keeps_failing = self._backoff.failures % LIST_AFTER == 0
         if isinstance(error, Gone) or (keeps_failing and isinstance(error, ApiError | Garbled)):
             self._version = self._token = ""

@@ -119,7 +119,7 @@ class _Request:
 
 
 def preconditions(uid: str, version: str) -> dict[str, str]:
-    """Return the object metadata that a write requires; empty values require nothing."""
+    """Return the metadata that an object must have for a write; empty values are not checked."""
     known = {"uid": uid, "resourceVersion": version}
     return {name: value for name, value in known.items() if value}
 
@@ -245,7 +245,7 @@ class Client:
         node: str,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind a pod to a node if the UID matches and the pod is not bound yet.
+        """Bind a pod to a node if the pod has the given UID and is not bound yet.
 
         The server sets the node and the annotations in one write (`BindingREST.assignPod`).
         """
@@ -265,7 +265,7 @@ class Client:
     async def evict(
         self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
     ) -> None:
-        """Evict a pod if the UID matches and no PodDisruptionBudget forbids the eviction.
+        """Evict a pod if it has the given UID and no PodDisruptionBudget forbids the eviction.
 
         `version` is the expected resource version of the pod, or empty for any version. Raises
         Conflict if the pod has changed. `grace_s` is the grace period in seconds, or None for the

@@ -92,7 +92,7 @@ class ApiError(KubeError):
     `code` is the HTTP code. `reason` is the Status reason, such as AlreadyExists. `retry_after_s`
     is the delay in seconds that the server requests before a retry, or None. `causes` has a pair
     (field, message) for each invalid field or other cause, such as a disruption budget.
-    `cause_reasons` has the reasons of these causes, such as DisruptionBudget.
+    `cause_reasons` has the reason of each cause, such as DisruptionBudget.
     """
 
     def __init__(

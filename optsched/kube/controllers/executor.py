@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a write was decided on an outdated state, or if another process may lead."""
+    """Raised if a write is based on an outdated state, or if another process may lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Return whether a TCP probe connects, or an HTTP probe gets a response below status 400."""
+    """Return whether a TCP probe connects, or an HTTP probe gets a status below 400."""
     try:
         async with asyncio.timeout(ANSWER_S):
             if not question.path:

@@ -62,7 +62,7 @@ WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures of a key after which the failure is logged again."""
 
 _REMEMBERED: Final = 256
-"""If more status writes than this number are remembered, old ones are forgotten."""
+"""Maximum number of status writes to remember; beyond it, old ones are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """What a worker reconciles: the index of a controller in the manager's list, and an object."""
@@ -134,7 +134,7 @@ class Manager:
         self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         counts_groups = {QUEUE, POD_GROUP} <= kinds.keys()
-        # Only the leader reports the counts.
+        # Only the leader reports the numbers of PodGroups.
         dependencies.metrics.count_groups = lambda: (
             groups_by_phase(self.store) if counts_groups and self._leads else {}
         )

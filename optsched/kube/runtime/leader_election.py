@@ -6,7 +6,7 @@ Therefore no candidate can lead before the previous leader has stopped, even if 
 processes hang or the network fails.
 
 `kubernetes.aio.leaderelection` is not used: it never releases a lease, and its renewals may hang
-longer than their deadline. That module also reads the wall clock, writes local times as UTC and
+longer than their deadline. The module also reads the wall clock, writes local times as UTC and
 fails if a connection is refused.
 """
 

@@ -290,7 +290,7 @@ class LiveBinder:
             self._abandon(job)
             return
         except KubeError as e:
-            # The request to lock the node failed: `_bind` and `release` raise no KubeError.
+            # Only the request to lock the node raises KubeError; `_bind` and `release` do not.
             failure = _failure(e)
         if failure is None:
             self._context.listener.bound(bind, self._context.clock.monotonic() - job.planned_s)

@@ -80,8 +80,8 @@ REPORT_S: Final = 2.0
 PATIENCE_S: Final = 10.0
 """Seconds after which an eviction is sent even if its nominations are not written.
 
-The running scheduler still reserves the resources for the nominated gang. Another scheduler that
-starts before the nominations are written does not reserve them.
+The running scheduler still reserves the resources for the nominated gang. If another scheduler
+starts before the nominations are written, that scheduler does not reserve the resources.
 """
 
 _BUDGET_CAUSE: Final = "DisruptionBudget"
@@ -156,7 +156,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """How long this eviction has waited at least, in seconds."""
+        """Minimum number of seconds for which this eviction has waited."""
         return self.num_polls * POLL_S
 
 
@@ -314,7 +314,11 @@ class Evictor:
         return True
 
     def _keeps_minimum(self, pending: _Pending, lost: Collection[str]) -> bool:
-        """Return whether a gang without the tasks `lost` keeps its minimum or all ready tasks."""
+        """Return whether a victim's gang, without the tasks `lost`, keeps enough ready tasks.
+
+        Either the remaining tasks satisfy the gang's minimum, or the gang keeps all tasks that were
+        ready before the plan.
+        """
         gang = self._gangs.get(pending.victim.gang)
         if gang is None:
             return True

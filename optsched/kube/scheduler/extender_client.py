@@ -157,7 +157,7 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow extender about which nodes it accepts for each task class.
+    """The nodes that a slow extender recently accepted or rejected, for each task class.
 
     The answers of a session that ran out of time are reused, so the next session requests answers
     only about the remaining nodes.

@@ -329,7 +329,7 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Return whether the last plan is still valid, unless the cluster has changed."""
+        """Return whether the last plan has not expired and its policy is still in use."""
         last_session = self._term.last_session
         return (
             last_session is not None

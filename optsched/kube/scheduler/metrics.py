@@ -136,9 +136,9 @@ def _amount_families(
 class PodMetrics:
     """Counters of binds and evictions.
 
-    `evictions` counts evicted pods by action and, if any, by the plugin that moved the pod.
-    `spared` counts the planned evictions that were not sent, by reason. `count_waiting` counts the
-    waiting evictions by the event that they wait for.
+    `evictions` counts evicted pods by action and plugin; the plugin is empty unless a plugin moved
+    the pod. `spared` counts the planned evictions that were not sent, by reason. `count_waiting`
+    counts the waiting evictions by the event that they wait for.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:

@@ -177,7 +177,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """Return the event about a reclaimed queue that exceeds its overuse tolerance, else None."""
+    """Return the event about a reclaim from a queue with an overuse tolerance, else None."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)

@@ -150,7 +150,7 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return the minimum time in ms between a PodGroup's previous status patch and this one.
+    """Return the minimum time in ms between a PodGroup's last status patch and the next one.
 
     The phase Inqueue is written immediately, because controllers wait for it. Other status changes
     may wait, so that one patch contains several of them.
@@ -183,7 +183,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether the new status differs only in its reason for the lack of capacity."""
+    """Return whether two statuses differ only in their reasons for the lack of capacity."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -281,7 +281,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch: since when the patch, its phase and its reason have applied."""
+    """A deferred status patch, and the times since which the patch, phase and reason apply."""
 
     since_ms: int
     phase: GangPhase
@@ -292,7 +292,7 @@ class _Deferred:
 
 @dataclass(frozen=True, slots=True)
 class _TrackedGang:
-    """A gang's last status and the `inputs` that determine it; if None, it must be recomputed."""
+    """A gang's last status; it must be recomputed if its `inputs` have changed or are None."""
 
     inputs: _GangInputs | None
     share: Share

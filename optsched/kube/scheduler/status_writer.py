@@ -217,7 +217,7 @@ MAX_REMEMBERED: Final = 1_000
 class RefusedWrites:
     """Handles writes that the server rejects.
 
-    One warning is logged per fault, until a write of the same kind in the same namespace succeeds.
+    One warning is logged per fault, until a write of the rejected kind succeeds in the namespace.
     If a gang's phase is rejected, the gang gets no pods and must not reserve quota. The gang is
     therefore excluded from scheduling, with a delay that grows with each rejection.
     """

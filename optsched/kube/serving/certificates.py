@@ -106,8 +106,8 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # If a key that does not match were loaded directly into the context, only the certificate
-        # in use would be replaced.
+        # If the key does not match, loading both files into the context would replace the
+        # certificate and keep the old key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
