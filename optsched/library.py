@@ -135,7 +135,7 @@ def __getattr__(name: str) -> type:
 
 
 def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator that accepts deprecated argument names with a DeprecationWarning."""
+    """Return a decorator that accepts deprecated argument names and issues a DeprecationWarning."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
@@ -363,7 +363,7 @@ def snapshot(
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds. Waiting times are measured up to this time.
+        Time of the snapshot in epoch milliseconds; waiting times are measured up to `taken_ms`.
 
     Raises
     ------

@@ -82,7 +82,7 @@ def demo(*, emulated: bool) -> None:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round ended as expected: only several jobs without gangs may deadlock."""
+    """Return whether several jobs without gangs deadlock, or all jobs of another round finish."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 

@@ -32,8 +32,8 @@ $ ls deploy/crds | grep yaml
 ```
 
 On a cluster, `kubectl explain queue.spec` prints the description of one field.
-`python -m optsched.cli.kind_reference` generates this page from the files.
-All kinds also have `apiVersion`, `kind` and `metadata`.
+`python -m optsched.cli.kind_reference` generates this page from the CustomResourceDefinitions. All
+kinds also have `apiVersion`, `kind` and `metadata`.
 
 | column | meaning |
 |---|---|
@@ -93,7 +93,7 @@ def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iter
             meaning = f"{meaning} At least {field['minimum']}."
         is_job = job_fields is not None and field.get("properties") == job_fields
         if is_job:
-            meaning = f"{meaning} The fields are those of `spec` of a [Job](#job)."
+            meaning = f"{meaning} It has the same fields as the `spec` of a [Job](#job)."
         yield f"| `{path}` | {_describe_type(field)} | {default} | {meaning} |"
         if not is_job:
             inner, mark = _find_child_schema(field)

@@ -147,7 +147,7 @@ def _report_errors() -> Iterator[None]:
 
 @contextmanager
 def _show_progress() -> Iterator[Callable[[str], None]]:
-    """Yield a progress callback; it updates a status line, or prints lines without a terminal."""
+    """Yield a progress callback, which updates a terminal's status line or prints lines."""
     console = PlainConsole(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda message: console.print(Text(message))

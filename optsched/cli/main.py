@@ -81,7 +81,7 @@ COMMANDS: Final = {
 }
 """Commands, keyed by name.
 
-The function of a command has the command's name, with `_` instead of `-`.
+The Python function of a command has the command's name, with `_` instead of `-`.
 """
 
 

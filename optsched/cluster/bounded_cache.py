@@ -32,7 +32,7 @@ class RecentCache(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> V:
-        """Store a value under a key; returns the value."""
+        """Store a value under a key, and return the value."""
         if len(self._young) >= max(self._size, self._count_used()):
             self._old, self._young = self._young, {}
         self._young[key] = value

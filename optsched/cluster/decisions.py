@@ -252,7 +252,7 @@ class Progress:
         if no bound is known.
     turn
         Number of the solve in the session, starting at 1. A session that evicts pods for a gang has
-        several solves. The number is 0 for a preliminary shorter search, whose progress is not
+        several solves. `turn` is 0 for a preliminary shorter search, whose progress is not
         recorded.
     """
 

@@ -355,9 +355,9 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims that no task uses once the tasks `ended` (keys) have ended.
+        """Return the keys of the claims that no task uses once the tasks in `ended` have ended.
 
-        `residents` are the tasks on nodes, including those in `ended`.
+        `residents` are the tasks on nodes. `ended` holds the keys of some of these tasks.
         """
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
@@ -443,7 +443,7 @@ class Devices:
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
-        """Return a node's devices that a request can get, and the number of devices that it needs.
+        """Return the devices of a node that a request can get, and how many the request needs.
 
         Devices are given as indices into `on_node[node]`. If the evaluation of a selector fails on
         any device, the request can get no device of the node, because Kubernetes rejects the node

@@ -42,8 +42,8 @@ def gpus_of(node: Node) -> int:
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of a GPU that a task occupies on a node.
 
-    Whole GPUs, GPU shares and vGPUs are included. MIG slices with their own resource name and
-    devices of ResourceClaims are not.
+    The result includes whole GPUs, GPU shares and vGPUs. It excludes MIG slices with their own
+    resource name, and devices of ResourceClaims.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
@@ -104,8 +104,8 @@ class GpuBook:
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
         """Return the GPU indices for each task, without changing the free capacity.
 
-        GPUs are first assigned to one task after the other. If some task does not fit in this way,
-        a joint assignment to all tasks is tried.
+        GPUs are first assigned task by task. If some task does not fit in this way, GPUs are
+        assigned to all tasks jointly.
         """
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]

@@ -1,7 +1,7 @@
 """Shared GPUs and NPUs, NUMA nodes and local data of nodes, and the node shards of a cluster.
 
-Tasks share the memory and cores of GPUs and NPUs, as far as device plugins register them. Local
-data are container images and data sets.
+Tasks can share the memory and cores that a device plugin registers for a GPU or NPU. Local data are
+container images and data sets.
 """
 
 from __future__ import annotations

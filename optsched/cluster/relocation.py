@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""Milliseconds after an eviction for which capacity stays reserved for the replacement pod."""
+"""How long capacity stays reserved for a replacement pod after the eviction, in milliseconds."""
 
 _BARE_POD = "pod:"
 """Prefix of the name of a gang that consists of a bare pod."""
@@ -266,7 +266,7 @@ class _Arrivals:
             waiting = self._waiting.get(recreator, [])
             gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
             if gang is not None and not _is_bare_pod(gang.key):
-                # Until the gang runs its minimum or all replacements exist, no move is matched.
+                # No move is matched until the gang's minimum runs or all replacements exist.
                 num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
                 if num_ready < gang.min_member and len(waiting) < len(own_moves):
                     continue
@@ -337,8 +337,8 @@ def with_terminating(
     """Return the snapshot in which the tasks with the keys `tasks` are evicted and terminating.
 
     If `still_request` is true, the requests of the evicted tasks still count for their queues
-    (`Task.is_victim`). If `still_request` is false, they do not count, because the requests of
-    other tasks, such as replacements, do. Unchanged objects are shared with `snapshot`.
+    (`Task.is_victim`). If `still_request` is false, they do not count, because requests of other
+    tasks, such as replacements, count instead. Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot

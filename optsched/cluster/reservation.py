@@ -76,9 +76,9 @@ def binding_reservations(
     gang may start before reservation i and must respect only the reservation's `entitlements`. The
     result then contains the bitwise complement `~i` instead of the index `i`.
 
-    A gang of which some pods run, but fewer than its minimum, respects no reservation: the capacity
-    that it holds is useless until its minimum runs. A gang with nominated nodes does not respect
-    reservations either, because no reservation contains nominated capacity.
+    If some pods of a gang run, but fewer than its minimum, the gang respects no reservation: the
+    capacity that it holds is useless until its minimum runs. A gang with nominated nodes respects
+    no reservation, because no reservation contains nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not reservations or not waiting or any(t.nominated_node for t in waiting):

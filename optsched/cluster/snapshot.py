@@ -244,7 +244,7 @@ class Gang(_CacheOwner):
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores them
         (`CheckTaskReady`), so a job may start without its driver. If the sum is too large, optsched
         sets the minimum to 1 for each role in `min_role` that has pods. If more than `min_member`
-        of these roles have pods, no role has a minimum.
+        roles in `min_role` have pods, no role has a minimum.
         """
         minimums = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in minimums) <= self.min_member:
@@ -257,8 +257,8 @@ class Gang(_CacheOwner):
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks that count towards the minimum.
 
-        For each role, at most the role's minimum of succeeded tasks counts. Of the remaining
-        succeeded tasks, at most `min_member` minus the sum of all role minimums count.
+        For each role, succeeded tasks count only up to the role's minimum. All further succeeded
+        tasks count only up to `min_member` minus the sum of the role minimums.
         """
         return self.derived(_missing_resources)
 
@@ -517,8 +517,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may violate the budget. This is a setting of the
-        administrator, not of the budget's owner.
+        Whether reclaim within a queue's guarantee may violate the budget. The administrator makes
+        this setting, not the budget's owner.
     """
 
     key: str
@@ -635,7 +635,7 @@ class CapacityReservation:
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """A copy without reserved capacity, which only makes its gang precede other gangs."""
+        """A copy that reserves no capacity and only makes its gang precede other gangs."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 

@@ -1,6 +1,6 @@
 """An incremental snapshot builder that reuses unchanged objects.
 
-The live cache, the manifest reader and the simulator use it.
+The live cache, the manifest reader and the simulator use this builder.
 """
 
 from __future__ import annotations

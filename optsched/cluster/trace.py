@@ -33,8 +33,8 @@ class Arrival:
         The gang as submitted, with pending tasks. If the trace starts on a busy cluster, tasks may
         have a node; such tasks already run when the gang arrives.
     duration_ms
-        Run time of the gang without interruptions, from the start of its minimum; None if the gang
-        never ends.
+        Run time of the gang without interruptions, counted from the time when its minimum runs;
+        None if the gang never ends.
     estimate_ms
         The user's estimate of the run time, or None. Plugins see this estimate but not the real run
         time.
@@ -212,7 +212,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Return a largest subsequence of events whose times are not negative and do not decrease."""
+    """Return a longest subsequence of events whose times are not negative and do not decrease."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -317,8 +317,7 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} on the empty cluster"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            # At least `least` tasks must start; their demand is least if they have the smallest
-            # requests.
+            # The `least` smallest requests are a lower bound on the demand of the gang's minimum.
             demand, left = 0, least
             requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
             for amount, number in sorted(requests):

@@ -82,7 +82,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Remove a claim; its volume may be assigned to another claim, one of those in `short`."""
+        """Remove a claim; its volume may then be assigned to a claim in `short`."""
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:
@@ -91,7 +91,7 @@ class VolumeAssignment:
             self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return the volumes that a claim can get such that every other claim keeps some volume."""
+        """Return the volumes that a claim can get while every other claim keeps a volume."""
         # `movable` holds the assigned volumes whose claims could get another volume instead.
         movable: set[str] = set()
         grows = True

@@ -73,8 +73,9 @@ def accept_candidate(
     """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
     A rejected candidate is repaired, and the repaired candidate is ranked with the others. If only
-    rules of custom plugins reject a candidate, it is repaired only in the last attempt. In an
-    earlier attempt it is dropped, and the next attempt excludes the gangs that these rules reject.
+    rules of custom plugins reject a candidate, it is repaired only in the last attempt. An earlier
+    attempt drops the candidate, and the next attempt excludes the gangs that the custom rules
+    reject.
     """
     session, first = attempt.session, rounds.first
     found: list[Violation] = []
@@ -111,7 +112,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # The pipeline has proposed only plans that are better than the plan now rejected. Its other
+        # The pipeline has proposed only plans that are better than the rejected plan. Its other
         # plans may still be better than the next candidate.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
@@ -127,7 +128,7 @@ def _lend_and_verify(
     """Add loans to a candidate and verify it; return the candidate and its violations.
 
     Loans are placements beyond a queue's deserved share. If the verifier rejects the candidate with
-    loans, it checks the candidate without loans, which is then returned.
+    loans, the candidate without loans is verified and returned.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

@@ -103,7 +103,7 @@ def reserve(
     snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
     late = _bypassed(snapshot, policy) if policy.reservations else []
     now_ms = snapshot.taken_ms
-    # These gangs have nodes reserved, although their pods are not created yet.
+    # Nodes are reserved for the gangs in `outside`, although their pods are not created yet.
     outside = tuple(
         g.key
         for g in late

@@ -1,8 +1,8 @@
 """Certificate bounds that hold for all plans that the policy allows, with any victims.
 
-The engines prove bounds for a problem with fixed victims. If the policy permits other victims, such
-a bound may not hold for plans with these other victims. This module replaces such bounds by bounds
-that hold for all plans.
+The engines prove bounds for a problem with fixed victims. A bound for fixed victims may not hold
+for plans with other victims that the policy permits. This module replaces the bounds of the engines
+by bounds that hold for all plans.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class EvictionScope:
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # The level also counts moves, for which consolidation has its own bound.
+            return result  # A level over victims also counts moves, which consolidation bounds.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)

@@ -80,7 +80,7 @@ def with_coarse_terms(snapshot: Snapshot) -> tuple[Snapshot, int]:
 
 
 def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ...]:
-    """Return each namespace of pods on a node, with the distinct affinity terms of these pods."""
+    """Return the distinct affinity terms of a node's pods for each namespace of the pods."""
     found: dict[str, dict[PodTerm, None]] = {}
     for task in node.residents:
         shape = task.shape
@@ -92,7 +92,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the excess terms: those beyond `MOST_ALIKE` per required pod label, or without one."""
+    """Return the terms beyond the first `MOST_ALIKE` with the same required pod label, or none."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(

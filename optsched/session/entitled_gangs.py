@@ -82,9 +82,10 @@ class _EntitledGangs:
         )
 
     def _find_used_entitlements(self, queue: int, lender: int, minimum: I64) -> Bool | None:
-        """Return a mask (Q, R) of entitlements that a gang's minimum uses; None if it exceeds any.
+        """Return a mask (Q, R) of the entitlements that a gang's minimum uses.
 
-        Also returns None if the queue is not entitled to any resource of the minimum.
+        Returns None if the minimum exceeds an entitlement, or if the queue is not entitled to any
+        resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[lender]
         mask: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)

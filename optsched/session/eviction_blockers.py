@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-A reservation or budget is the blocker if evictions can free enough capacity for the gang only if
-the reservation or budget is ignored.
+A reservation or budget is the blocker if, without it, evictions could free enough capacity for the
+gang.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evict or move pods to free capacity for gangs that do not fit idle capacity."""
+"""Evict or move pods to free capacity for gangs that do not fit into idle capacity."""
 
 from __future__ import annotations
 
@@ -259,9 +259,10 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
     """Choose victims jointly for all gangs; return the round with them if it is better, or None.
 
-    The round is better if it starts more important gangs than the best round so far, or is at least
-    as good on every level over gangs. Unlike the search gang by gang, the joint search does not
-    evict pods merely to shift shares between queues.
+    The round is better than the best round so far if it has a higher value on the first level over
+    started gangs on which the rounds differ. If the rounds differ on no such level, the round must
+    be at least as good on every level over gangs. Unlike the search gang by gang, the joint search
+    does not evict pods merely to shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
@@ -283,7 +284,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether `again` starts more important gangs or is no worse on levels over gangs."""
+    """Return whether `again` is better than `known`, as `_evict_jointly` describes."""
     values, known_values = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and values[level.name] != known_values.get(level.name, 0):

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: lending requires {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""Maximum number of gangs in a queue for which every choice of borrowing gangs is compared."""
+"""Maximum number of gangs in a queue for which all sets of borrowing gangs are compared."""
 
 _MOST_COUNTED = 256
-"""Maximum number of task classes for which the tasks that fit idle capacity are counted.
+"""Maximum number of task classes for which the tasks that fit into idle capacity are counted.
 
 If a problem has more task classes, all tasks are assumed to fit.
 """
@@ -257,7 +257,7 @@ def _find_waiting(decided: Decided) -> I64:
 
 
 def _find_borrowers(decided: Decided) -> I64:
-    """Return the waiting gangs that may borrow and whose tasks could fit idle capacity."""
+    """Return the waiting gangs that may borrow and whose tasks could fit into idle capacity."""
     problem, snapshot = decided.problem, decided.problem.snapshot
     waiting = _find_waiting(decided)
     waiting = waiting[_can_exceed(problem)[problem.queue_of[waiting]]]
@@ -482,8 +482,8 @@ class _Relaxation:
         self._shape_of_entry = shapes.shape_of_entry
         total = np.zeros(len(shapes.shapes), np.int64)
         np.add.at(total, self._shape_of_entry, self._startable)
-        # If a gang's minimum does not fit idle capacity, no plan with the same number of victims
-        # lends to it.
+        # No plan with as many victims as `decided` lends to a gang whose minimum does not fit into
+        # idle capacity.
         self._is_startable: Bool = total >= shapes.need
 
     def bound(self, level: Placed) -> int:
@@ -522,7 +522,7 @@ class _Relaxation:
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """Return, for each task class (C,), an upper bound on the tasks that fit idle capacity.
+    """Return an upper bound (C,) on the tasks of each class that fit into idle capacity.
 
     Idle capacity is the capacity that was idle before the session.
     """
@@ -541,11 +541,11 @@ def _count_fitting(problem: Problem) -> I64:
 
 
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
-    """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
+    """Return an upper bound on the weight of tasks that fit into the idle amount of one resource.
 
     The bound is the dual bound of a fractional knapsack, in which classes with more weight per unit
-    of the resource come first. The dual price is the weight per unit of the class that fits only
-    partly. The bound is computed in exact integers and is valid for any price.
+    of the resource come first. The dual price is the ratio of weight to request of the class that
+    fits only partly. The bound is computed in exact integers and is valid for any price.
     """
     total = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -580,7 +580,7 @@ def _is_use_fixed(decided: Decided) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Withheld:
-    """Gangs that fit idle capacity but exceed their queue's deserved share.
+    """Gangs that fit into idle capacity but exceed their queue's deserved share.
 
     Attributes
     ----------
@@ -603,15 +603,15 @@ class Withheld:
         return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return why a gang waits and, if the gang is withheld, why it cannot borrow."""
+        """Return why a gang waits; for a gang in `reasons`, also state why it cannot borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason
-        return replace(reason, message=f"{reason.message}; it fits idle capacity, but {why}")
+        return replace(reason, message=f"{reason.message}; it fits into idle capacity, but {why}")
 
 
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
-    """Return the gangs that fit idle capacity but exceed their queue's deserved share.
+    """Return the gangs that fit into idle capacity but exceed their queue's deserved share.
 
     To find these gangs, the greedy pipeline places gangs without the limit at deserved shares.
     Returns None if no gang would start.

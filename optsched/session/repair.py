@@ -199,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Set the reclaimers of needless victims to gangs on their nodes, if this helps."""
+    """Assign other reclaimers to needless victims as long as this makes fewer victims needless."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -246,7 +246,7 @@ def _join_their_gangs(
 ) -> dict[str, Evict]:
     """Return new evictions for the needless victims of broken gangs, keyed by task.
 
-    A gang is broken if its victims that are not needless leave it below its minimum. Each new
+    A gang is broken if the evictions of its needed victims leave it below its minimum. Each new
     eviction names the preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}

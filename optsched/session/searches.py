@@ -230,8 +230,8 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     if attempt.reserved.reservations and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        # In the first two pipelines, entitled gangs may start on reserved capacity. In the third,
-        # they reclaim capacity or wait.
+        # In the first two pipelines, entitled gangs may start on reserved capacity. In the third
+        # pipeline, entitled gangs reclaim capacity or wait.
         strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.reservations)
         without = compile_problem(replace(kept, reservations=strict), problem)
         yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -87,7 +87,7 @@ class SessionClock:
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
-        """Start a deadline for a pipeline; return a function that checks whether it has passed.
+        """Set a deadline for a pipeline; return a function that checks whether it has passed.
 
         A budget is the time limit of one search. The deadline is one budget after the end of the
         period or, if the period is over, after this call.
@@ -119,8 +119,8 @@ class SessionClock:
         """The limits of one search, computed once, when they are first read.
 
         A budget is the time limit of one search, and all searches together may take two budgets. If
-        the period is too short for that, each search gets less time, but at least half a budget,
-        because with less time, no gang could preempt pods.
+        the period is too short for two budgets, each search gets less time, but at least half a
+        budget. With less than half a budget, no gang could preempt pods.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:

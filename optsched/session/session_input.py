@@ -182,7 +182,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
-    """Return the gangs' tiers by the priorities that the policy uses, queue before gang priority.
+    """Return the tiers of gangs by queue priority, then gang priority, if the policy uses them.
 
     If the policy has the plugin `conformance`, system gangs precede all other gangs.
 

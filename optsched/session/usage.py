@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Usage is written if it differs by more than this fraction from the decayed written usage."""
+"""Usage is written if it differs by more than this fraction from the decayed value last written."""
 
 
 class UsageKeeper:

@@ -50,7 +50,7 @@ KEPT_MS = 50
 """Number of ms before a session in which no search runs, so that the session starts on time."""
 
 MOST_ACTIONS = 20
-"""Maximum number of a plan's actions with which a search runs while the plan is executed."""
+"""A search runs while a plan is executed only if the plan has at most this many actions."""
 
 FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""
@@ -110,7 +110,8 @@ def limits_between_sessions(
     """Return the limits of a search between sessions; None if it would be useless or too short.
 
     A search is useful if gangs wait, the plan is not proved optimal, and the plan has few enough
-    actions that time remains. All other phases are assumed to take as long as in the last session.
+    actions that time remains. The phases without a search are assumed to take as long as in the
+    last session.
 
     Parameters
     ----------

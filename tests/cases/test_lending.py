@@ -55,7 +55,9 @@ def test_the_compatible_model_says_which_rule_keeps_the_node_idle():
     assert plan.binds == {}
     [sentence] = plan.certificate.kept_idle
     assert sentence.startswith("proportion keeps 1 cpu, 8 nvidia.com/gpu idle")
-    assert "it fits idle capacity, but proportion lends nothing" in plan.pending["ml/exp"].message
+    assert (
+        "it fits into idle capacity, but proportion lends nothing" in plan.pending["ml/exp"].message
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_every_kind_has_a_section_with_its_fields() -> None:
         fields = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
         for name in set(fields) - {"apiVersion", "kind", "metadata"}:
             inner = {f"{name}.{each}" for each in fields[name].get("properties", {})}
-            is_job = "The fields are those of `spec` of a [Job](#job)." in section
+            is_job = "It has the same fields as the `spec` of a [Job](#job)." in section
             assert {name} | (set() if is_job else inner) <= set(shown), file.name
 
 

@@ -145,7 +145,7 @@ def test_nothing_is_lent_that_could_not_come_back_and_the_plan_says_so(
     reasons = {key: (r.code.value, r.message) for key, r in plan.pending.items()}
     code, message = reasons["ns/exp"]
     assert code == "QueueDeservedExceeded"
-    assert message.endswith(f"it fits idle capacity, but {why}")
+    assert message.endswith(f"it fits into idle capacity, but {why}")
     assert "idle" not in reasons["ns/big"][1]
 
 
@@ -182,7 +182,7 @@ def test_what_reclaim_can_not_evict_does_not_borrow(
 ) -> None:
     plan = decide(idle_case(firm, queues=queues))
     assert started(plan) == []
-    assert plan.pending["ns/exp"].message.endswith(f"it fits idle capacity, but {why}")
+    assert plan.pending["ns/exp"].message.endswith(f"it fits into idle capacity, but {why}")
     assert plan.certificate.kept_idle[0].endswith(why)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in `click.Context.meta` of a mapping from temporary files to the inputs that they copy."""
+"""Key in `click.Context.meta`; the value maps each temporary file to the input that it copies."""
 
 
 def name_inputs(text: str) -> str:
@@ -88,7 +88,8 @@ def plain_errors() -> Iterator[None]:
     except click.UsageError as e:
         raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
-        # click declares `message` Final, but a new error would have another class and exit code.
+        # The error is changed, although click declares `message` Final, because a new error would
+        # have another class and exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 

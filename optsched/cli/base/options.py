@@ -64,7 +64,7 @@ class ParsedText(click.ParamType[T]):
         self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401  click's
-        """Parse a text; return a default that is not a text unchanged."""
+        """Parse a text; a default of another type is returned unchanged."""
         if not isinstance(value, str):
             default: T = value
             return default
@@ -391,7 +391,7 @@ tenant_claim_options: Final = add_options(
         help="Set if the running scheduler has this flag: guarantees override disruption budgets.",
     ),
 )
-"""Adds the flags for priorities, devices and budgets that the running scheduler also has."""
+"""Adds the flags of `optsched scheduler` that concern priorities, devices and budgets."""
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:

@@ -93,8 +93,8 @@ def read_standard_input() -> bytes:
 def check_finite(path: Path) -> None:
     """Raise `BadInput` for an infinite device, such as `/dev/zero`, which would fill the memory.
 
-    The null device, terminals and pipes are accepted. Other errors are reported when the file is
-    read.
+    The null device, terminals and pipes are accepted. Any other error, such as a missing file, is
+    reported when the file is read.
     """
     # A pipe is not opened here, because it can have only one reader.
     with suppress(OSError):

@@ -1,8 +1,8 @@
 """Plugins, policy, session context and garbage collection for commands that run sessions.
 
 A session creates many small objects that live until it ends. With Python's default thresholds, the
-garbage collector repeatedly traverses the objects of a session, which takes a fifth of the time of
-a large session.
+garbage collector traverses these objects again and again. In a large session, this takes a fifth of
+the time.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ does not contain. The API server does not count a dry run as quota usage, so thi
 up the requests of new pods for each ResourceQuota.
 
 Snapshots omit ResourceQuotas with scopes, because scopes select pods by fields that PodGroups lack.
-This module has the pods, so it also checks these quotas. Source: `podMatchesScopeFunc` in
-k8s.io/kubernetes, pkg/quota/v1/evaluator/core/pods.go.
+This module reads the pods, so it also checks ResourceQuotas with scopes. Source:
+`podMatchesScopeFunc` in k8s.io/kubernetes, pkg/quota/v1/evaluator/core/pods.go.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _matches(spec: Raw, expression: Mapping[str, Any]) -> bool:
 
 
 def _is_best_effort(spec: Raw) -> bool:
-    """Return whether no container requests or limits CPU or memory."""
+    """Return whether no container has a request or a limit for CPU or memory."""
     containers = [*records(spec, "containers"), *records(spec, "initContainers"), spec]
     return not any(
         str(amount) != "0"

@@ -251,7 +251,7 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
 
 
 def find_rejection(job: Job, events: Sequence[Raw]) -> str:
-    """Return why the API server last rejected an object of a job, or "" if it rejects none now.
+    """Return the message of the API server about a job's last unresolved rejection, or "".
 
     `events` is the result of `drop_resolved_rejections`, and may contain events about other jobs.
     """

@@ -218,7 +218,8 @@ def show_jobs(
         if with_position:
             from optsched.cli.live.cluster_state import read_cluster
 
-            # Read the cluster first, so that a missing permission is the only message.
+            # If the user may not read the cluster, the command fails before it prints other
+            # messages.
             cluster = await read_cluster(client)
         wants_queues = bool(which.get("queue")) or form == WIDE
         queues = await queues_of_groups(client, namespace) if wants_queues else {}

@@ -174,7 +174,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command whose owner and target are an object (Volcano `CreateJobCommand`)."""
+    """Return a Command that targets an object and is owned by it (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -261,7 +261,8 @@ def read_file_objects(path: str) -> tuple[FileObject, ...]:
         if not has_object_fields(part.value) or not isinstance(
             part.value["metadata"].get("name"), str
         ):
-            # Report metadata errors; without any, report that the document is not an object.
+            # Errors in the metadata are more precise than `_NO_OBJECT`, so they are reported
+            # instead.
             errors: list[FieldError] = []
             if has_object_fields(part.value):
                 parse_meta(part.value, errors)

@@ -65,7 +65,8 @@ def list_pods(
 ) -> None:
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
-    # Without a queue, only pods of jobs are selected. A queue may also contain pods without a job.
+    # If no queue is given, only pods of jobs are listed. A queue may also contain pods without a
+    # job.
     labels = f"{JOB_NAME}={job}" if job else "" if queue else JOB_NAME
 
     async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:

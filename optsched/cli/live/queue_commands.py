@@ -248,7 +248,7 @@ def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON
 def _has_state(obj: Raw, action: str) -> bool:
     """Return whether a queue is already in the state that an action sets, and will stay in it.
 
-    A queue that closed only because its parent closed reopens when its parent reopens.
+    If a queue was closed together with its parent, it reopens together with its parent.
     """
     if action == "open":
         return state_of(obj) == "Open"

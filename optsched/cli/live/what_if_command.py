@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 
 MOST_OTHERS: Final = 5
-"""Maximum number of problems to print about cluster objects, which may have thousands."""
+"""Maximum number of printed problems of cluster objects; a cluster may have thousands."""
 
 _NONE: Final = "<none>"
 _CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)

@@ -160,7 +160,7 @@ def _solve(
             if latest is None:
                 sys.exit(STOPPED)
             return replace(latest, stopped=STOPPED_BY_HAND), STOPPED
-    assert latest is not None  # noqa: S101  `reassignments` yields at least one
+    assert latest is not None  # noqa: S101  `reassignments` yields at least one assignment
     return latest, 0
 
 

@@ -74,7 +74,7 @@ def _list_trace_files(traces: Iterable[str], trace_format: str | None) -> list[P
             continue
         try:
             found += sorted(path.glob(SNAPSHOT_FILES)) or files_of(path)
-        except (InstanceError, OSError):  # The error is reported when the trace is read.
+        except (InstanceError, OSError):  # An invalid trace is reported when it is read.
             found.append(path)
     return found
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.study.reports.page import Page
 
 BASE: Final = "volcano-default"
-"""Name of the baseline model to which reports compare all other models."""
+"""Name of the baseline model, with which reports compare all other models."""
 
 report_option = click.option(
     "--report",

@@ -77,7 +77,10 @@ _FILE: Final = WatchedFile()
 
 @service_command(GRAMMAR)
 @click.option(
-    "--port", type=WholeNumber(0, 65535), default=8443, help="Port for API servers, over TLS."
+    "--port",
+    type=WholeNumber(0, 65535),
+    default=8443,
+    help="Port for TLS connections from API servers.",
 )
 @click.option("--bind-address", default="", show_default="all", help="Address to listen on.")
 @click.option(
@@ -93,7 +96,8 @@ _FILE: Final = WatchedFile()
     type=SCHEDULER_NAME,
     multiple=True,
     default=SCHEDULER_NAMES,
-    help="Review pods with this schedulerName; may be repeated. Jobs get the first by default.",
+    help="Review pods with this schedulerName; may be repeated. "
+    "Jobs that name no scheduler get the first name.",
 )
 @click.option(
     "--webhook-namespace",
@@ -134,7 +138,7 @@ _FILE: Final = WatchedFile()
     "--feature-gates",
     "features",
     default="",
-    help=f"{GATING}=true: gate pods with its annotation until their queue has capacity.",
+    help=f"{GATING}=true: gate annotated pods until their queue has capacity.",
 )
 @click.option(
     "--max-queue-depth",
