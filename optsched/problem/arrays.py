@@ -55,8 +55,8 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
     """Return rows of (name, amount) pairs as an array (rows, columns) of amounts.
 
-    `columns` maps a name to a column index; names outside `columns` are ignored. The amount of a
-    name that a row lacks is 0, and amounts above LARGEST become LARGEST.
+    `columns` maps a name to a column index; names outside `columns` are ignored. A name that is
+    absent from a row gets amount 0. Amounts above LARGEST become LARGEST.
     """
     listed = list(rows)
     found = np.zeros((len(listed), len(columns)), np.int64)
@@ -78,7 +78,7 @@ def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[s
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
-    """Group the rows that are equal in all columns, which are one or more arrays of length n.
+    """Group equal rows; `columns` holds the columns of the rows, each of length n.
 
     Returns `group_of` (n,) and `first`. `group_of` is the group index of each row; groups are
     numbered from 0 in lexicographic order of their rows. `first` is the index of the first row of

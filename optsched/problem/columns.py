@@ -101,8 +101,7 @@ class NodeColumns:
     def domains(self, key: str) -> tuple[I64, int]:
         """Return each node's domain (N,) and the number of domains.
 
-        Nodes with equal values of the label are in one domain. Nodes without the label have domain
-        -1.
+        Nodes with equal values of the label are in one domain. Nodes without the label get -1.
         """
         codes, values = self.codes(key)
         if None not in values:
@@ -173,7 +172,7 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""`group_values` never sorts integers in a range of at most this width; it counts them instead."""
+"""If all values lie in a range of at most this width, `group_values` does not sort them."""
 
 
 class GangColumns:

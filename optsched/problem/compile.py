@@ -118,7 +118,7 @@ _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
 def _plain_rows(
     snapshot: Snapshot, previous: Problem | None
 ) -> tuple[tuple[GangRow, ...], I64 | None]:
-    """Return gang rows that ignore which tasks the affinity terms of other pods select.
+    """Return gang rows that do not depend on the affinity terms of other pods.
 
     Also returns the index (G,) of each row in the previous problem (-1 for a new row), or None if
     the indices are unknown.
@@ -132,8 +132,8 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        # `before` holds indices of plain rows, so it is valid only if these are the previous
-        # `rows`.
+        # `before` refers to the previous plain rows, so return it only if the previous problem was
+        # compiled from them.
         is_plain = previous is not None and previous.rows is rows
         return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.

@@ -8,13 +8,14 @@ Gangs of equal gang shape, queue and tier form a gang class h with multiplicity 
 are:
 
 - y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
-- x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f. An entry is a group of equal
-  tasks, in role and task class, of the gangs of one class. If all tasks of a gang start together,
+- x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f. An entry is a group of tasks
+  of one gang class that have the same role and task class. If all tasks of a gang start together,
   x[f] is count[f]·y[h] and has no separate variable.
 
 Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
-number of tasks. Over any consecutive entries, two gangs then differ by at most one placed task. So
-if the average over the gangs reaches a minimum, every gang reaches the minimum.
+number of tasks. For any range of consecutive entries, the numbers of placed tasks of two gangs then
+differ by at most one. So if the average over the gangs reaches a minimum, every gang reaches the
+minimum.
 """
 
 from __future__ import annotations
@@ -341,7 +342,7 @@ class Choices:
 
     @property
     def form(self) -> Formulation:
-        """The aggregated model to which the choices add rows."""
+        """The aggregated model to which this object adds rows."""
         form = self._form_ref()
         if form is None:
             raise ReferenceError("the formulation of these choices has been freed")
@@ -500,8 +501,8 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables that count the tasks of one gang on one node.
 
-    Consider a gang that is the only gang of its class, and one of its entries f (equal tasks). The
-    variable w[f, n] counts the tasks of the entry on node n:
+    Consider an entry f (equal tasks) of a gang that is the only gang of its class. The variable
+    w[f, n] counts the tasks of the entry on node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 

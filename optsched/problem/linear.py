@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows, and a row expression ≥ value for each such pair in `held`."""
+        """Return these rows, and one row expression ≥ value for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """A model of bounded integer variables and linear rows, which cannot be removed again."""
+    """A model of bounded integer variables and linear rows; neither can be removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []

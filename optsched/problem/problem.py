@@ -111,7 +111,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Replaces the problem itself in its cache of derived values, to avoid a reference cycle."""
+"""Stands for the problem in its own cache of derived values, to avoid a reference cycle."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,7 @@ class QueueArrays(QueueTree):
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the queues that restrict tasks to certain nodes, themselves or through an ancestor."""
+    """Return the queues that restrict tasks to certain nodes, directly or through an ancestor."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -218,7 +218,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return why queues are closed, themselves or through an ancestor, keyed by queue index."""
+    """Return why queues are closed, directly or through an ancestor, keyed by queue index."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason

@@ -158,7 +158,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, excluded: Collection[str]) -> Problem:
-    """Return the problem without terminating pods, and without pods with keys in `excluded`."""
+    """Return the problem without terminating pods and without pods whose key is in `excluded`."""
     nodes = problem.snapshot.nodes
 
     def is_kept(task: Task) -> bool:
@@ -187,7 +187,7 @@ def _depends_on_residents(problem: Problem) -> bool:
 
 
 def _count_only(problem: Problem, counts: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations that count only the residents that pass `counts`."""
+    """Return the problem with relations that count only residents for which `counts` is True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not _depends_on_residents(problem):
         return problem

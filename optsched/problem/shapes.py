@@ -492,7 +492,7 @@ def _explain_shortage(
 def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
-    """Return the pending tasks' entries, `GangShape.sequence`, and the tasks in entry order."""
+    """Return the entries, the value of `GangShape.sequence`, and the tasks in entry order."""
     if not relations and not part_of:
         first = waiting[0]
         if all(t.shape is first.shape and t.role == first.role for t in waiting):

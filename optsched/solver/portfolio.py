@@ -77,7 +77,7 @@ ROUNDS_OF_WORK = 4
 """Number of neighbourhoods to search if there is no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""Maximum milliseconds of a budget that engines may not use, because other work needs time too."""
+"""Maximum milliseconds of a budget that are reserved for work outside the engines."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -229,8 +229,8 @@ def fill_idle_capacity(
 ) -> Solution:
     """Place further gangs greedily on the capacity that a solution leaves idle.
 
-    If a search reaches its time limit on one level, it may place no gangs of later levels.
-    Decisions about the gangs in the mask `tied` (G,) do not change.
+    If a search reaches its time limit on one level, gangs that only later levels count may stay
+    unplaced. Decisions about the gangs in the mask `tied` (G,) do not change.
     """
     tiers, levels = goal
     decisions = best.decisions
@@ -274,7 +274,7 @@ class _EngineSequence:
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Number of quarters of the budget for each engine, keyed by the number of engines.
+"""Parts of the budget for each engine, in quarters, keyed by the number of engines.
 
 The first of two engines gets one quarter of the budget, because it finishes either early or not at
 all.
@@ -618,7 +618,8 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     starting = np.unique(problem.gang_of[tasks])
     excess = excess_resources(problem)
     kept = problem.kept + excess[problem.shape_of[starting]].sum(axis=0)
-    # Terminating tasks release resources for the `minResources` of the gangs that wait for them.
+    # Resources that terminating tasks release count towards the `minResources` of the gangs that
+    # wait for these resources.
     waits = np.setdiff1d(problem.gang_of[nominated], starting)
     leaves = releasing[problem.ready].sum(axis=0)
     kept += np.maximum(excess[problem.shape_of[waits]].sum(axis=0) - leaves, 0)

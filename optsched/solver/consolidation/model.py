@@ -172,7 +172,7 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Add and return variables (M,) for the number of tasks of each kind that stay.
+    """Add and return variables (M,) that count the staying tasks of each kind.
 
     Rows let a gang lose only its surplus tasks, or all its tasks. Further rows enforce disruption
     budgets.
@@ -197,7 +197,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Add rows that limit requesting gangs to their minimums, so that no task moves for more."""
+    """Add rows that limit requesting gangs to their minimums, so that no task moves for growth."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -301,14 +301,14 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # The configurations of all nodes may keep more tasks of a gang than stay in the solution, so
-    # drop the excess.
+    # Together, the configurations may keep more tasks of a gang than the solution keeps, so drop
+    # the excess tasks.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]
         kept[:, k] = np.clip(stay[k] - before, 0, kept[:, k])
     slots = encoded.copies.merged(filled[:, :-num_kinds])
-    # Among equal tasks on a node, the cheapest tasks move.
+    # Among equal tasks on a node, the tasks that are cheapest to move are moved.
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
     code = node * num_kinds + kind
@@ -329,7 +329,7 @@ def read_solution(
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the task counts (N, C' + M) on each node, by class, copy and kind of staying task.
+    """Return the tasks (N, C' + M) on each node, counted by class copy and by kind of staying task.
 
     Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
     tasks are the cheapest to move get the configurations that keep the fewest tasks.

@@ -81,10 +81,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` tasks of the mask `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks in the mask `may`, on the most promising nodes.
 
-    The less capacity a node lacks for a task of the requesting gangs, the more promising it is.
-    Nodes that already fit such a task come last.
+    The smaller a node's shortfall for a task of the requesting gangs, the more promising the node.
+    Nodes on which such a task already fits come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -210,7 +210,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could restart, the what-if problem, and the tasks' indices in it."""
+    """Return the tasks that could restart, the what-if problem, and the task indices in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}

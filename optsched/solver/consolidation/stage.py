@@ -125,7 +125,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the starting gangs, and the gangs with moved tasks, that have misplaced tasks.
+        """Return the gangs with misplaced tasks: starting gangs, and gangs with moved tasks.
 
         A task is misplaced if it did not get its planned node.
         """

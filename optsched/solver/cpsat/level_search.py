@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""Maximum number of search steps for useful configurations, over all node classes."""
+"""Maximum number of steps in the search for useful configurations, summed over node classes."""
 
 WHOLE = 1e-6
 
@@ -47,22 +47,22 @@ _LARGE = 2.0**60
 """Sums above this limit may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""Least number of free variables for which the linear relaxation is solved before CP-SAT runs."""
+"""Minimum number of free variables at which the linear relaxation is solved before CP-SAT runs."""
 
 NEAR_SHARE = 0.7
-"""Maximum fraction of a level's time for the search near the relaxation's optimum."""
+"""Maximum fraction of a level's time that the search near the relaxation's optimum may use."""
 
 NEAR_WORK = 0.2
 """Limit in deterministic seconds for the search near the relaxation's optimum."""
 
 LEAST_ROUNDS = 1500
-"""Least number of free variables for which CP-SAT searches neighbourhoods."""
+"""Minimum number of free variables for which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
 """Relative gap at which the search of a level with at least `LEAST_ROUNDS` free variables stops."""
 
 ROUND_VARIABLES = 400
-"""Number of free variables of a neighbourhood. It contains all variables of a few nodes."""
+"""Number of free variables of a neighbourhood, which is the set of all variables of a few nodes."""
 
 ROUND_WORK = 0.05
 """Limit in deterministic seconds for the search of one neighbourhood."""
@@ -755,11 +755,12 @@ class _ConfigurationSearch(_LevelSearch):
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
-        """Improve the incumbent by admitting gangs of other queues instead; return the best value.
+        """Improve the incumbent by replacing gangs with equal gangs of other queues.
 
         Nodes keep their configurations, and the number of admitted gangs of each gang shape is
         fixed. Levels that do not depend on queues therefore keep their values. With fixed
-        configurations, few variables of the relaxation are fractional.
+        configurations, few variables of the relaxation are fractional. Returns the value of the
+        incumbent.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value

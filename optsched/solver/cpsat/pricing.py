@@ -162,7 +162,7 @@ class _Group:
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self.classes)
 
     def solve(self, prices: I64) -> _Table:
-        """Fill the table for the given prices, level by level of the first axis."""
+        """Fill the table for the given prices, one level of the first axis at a time."""
         pivot, *others = self._axes
         # With an additional axis of length 1, `worth[i]` is an array even if there is only one
         # axis.
@@ -209,7 +209,7 @@ class _Group:
         """Return all maximal configurations of a node class with a value of at least `least`.
 
         A configuration is maximal if no further task fits. A configuration is an array of task
-        numbers, one for each task class of the group. Returns None if the search exceeds
+        counts, one for each task class of the group. Returns None if the search exceeds
         `most_steps` steps.
         """
         price = [int(prices[c]) for c in self.classes.tolist()]

@@ -42,7 +42,7 @@ class GangMinimums:
         return can
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang still has its minimum after the evictions of this session.
+        """Return whether a gang still reaches its minimum after the evictions of this session.
 
         Returns True, without a check, for gangs without placements in this session.
         """
@@ -121,7 +121,7 @@ class EvictionLog:
             self._record(self.uncommitted.pop(), -1)
 
     def commit(self, gang: int, action: str) -> None:
-        """Commit all uncommitted evictions, which an action made for a gang."""
+        """Commit all uncommitted evictions; an action made them for one gang."""
         running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
         for v in self.uncommitted:
             task = running.tasks[v]

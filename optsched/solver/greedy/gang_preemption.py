@@ -101,9 +101,10 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for a gang's minimum, or for one more task if the gang has its minimum.
+        """Evict tasks for a gang that starves.
 
-        Returns whether nodes are nominated for the gang.
+        The evictions are for the gang's minimum, or for one more task once the gang has reached its
+        minimum. Returns whether nodes are nominated for the gang.
         """
         evicting = self._evicting
         if evicting.is_losing_tasks(gang) or not (
@@ -251,10 +252,10 @@ class GangPreemption:
         return False
 
     def _nominate_one_more(self, gang: int) -> bool:
-        """Nominate a node for one more task of a gang that has its minimum; return whether it fits.
+        """Nominate a node for one more task of a gang that has reached its minimum.
 
         No node is nominated for a gang with network domains or subgroups: only other actions add
-        tasks to such a gang. If no node fits, nothing changes.
+        tasks to such a gang. Returns False and changes nothing if no node fits the task.
         """
         placing = self._placing
         placing.undo(gang)

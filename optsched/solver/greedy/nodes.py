@@ -222,10 +222,9 @@ class NodeTable:
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Return False only if no node has enough of some requested resource idle for one task.
+        """Return whether the largest idle amount of each requested resource suffices for one task.
 
-        The method compares the request with the largest idle amounts, which may be too high but
-        never too low.
+        The largest idle amounts may be outdated: they may be too high but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()

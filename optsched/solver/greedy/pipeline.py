@@ -67,7 +67,7 @@ class GreedyOptions:
         evicted.
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
-        gangs, in this order. If plugins refuse such a gang, but the gang would fit the empty
+        gangs, in this order. If plugins refuse such a gang, but the gang would fit into the empty
         cluster and the capabilities of its queues, its request is reserved: plugins count the gang
         as enqueued. Only the first such gang gets this reservation.
     is_late
@@ -157,7 +157,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: first the minimum of a gang, in later turns further tasks."""
+        """Place gangs in queue order; one turn places a gang's minimum, later turns add tasks."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -234,7 +234,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs in queue order: first the minimum of a gang, in later turns one task."""
+        """Place gangs in queue order; one turn places a gang's minimum, later turns add tasks."""
         gangs = self._candidates()
         problem, placing, classes = self._problem, self._placing, self._gang_classes
         # Skip gang classes that cannot start on idle or future idle capacity. `allocate` only
@@ -296,7 +296,7 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # An entire subgroup may exceed `number`.
+        fewer = min(grown, number) // 2  # A placed subgroup may have more than `number` tasks.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:

@@ -50,7 +50,7 @@ class Cursor:
 
     @property
     def has_minimum(self) -> bool:
-        """Whether the gang has its minimum, in total and by role."""
+        """Whether the gang has reached its minimum, in total and by role."""
         return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
 
     @property
@@ -177,7 +177,7 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks of a gang in order until it has its minimum or no node fits."""
+        """Place tasks of a gang in order until the gang reaches its minimum or no node fits."""
         self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
@@ -197,7 +197,7 @@ class PlacementState:
     def reserve_nominated(self, gang: int, nominations: Nominations) -> bool:
         """Keep a gang's nominations until their nodes are idle.
 
-        If the gang's minimum fits idle capacity, the gang starts, and only its remaining tasks
+        If the gang's minimum fits into idle capacity, the gang starts, and only its remaining tasks
         wait. Returns False if the gang does not fit.
         """
         now = (self.table, self.node_of)

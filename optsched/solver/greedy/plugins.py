@@ -346,7 +346,7 @@ class GreedyPlugins:
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return how many more tasks of a class plugins let a queue place."""
+        """Return how many more tasks of a class a queue may place within the plugins' limits."""
         least = int(UNLIMITED)
         for bound_of in self._methods["max_tasks"]:
             least = min(least, bound_of(queue, task_class))

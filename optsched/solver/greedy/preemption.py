@@ -67,8 +67,8 @@ class _Rivals:
     """Gang classes that may evict the same tasks in an action, with one gang of each class.
 
     `lacking` holds the classes whose gangs miss their minimum even if all these tasks are evicted.
-    `num_commits` is the number of commits when the set was computed; after a further commit, the
-    set is computed again.
+    `num_commits` is the number of commits when `lacking` was computed; after a further commit,
+    `lacking` is computed again.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -146,9 +146,10 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: I64) -> None:
-        """Evict tasks of lower-priority gangs of the queue, then lower-priority tasks of the gang.
+        """Evict lower-priority tasks for starving gangs.
 
-        As in Volcano, no tasks are evicted for gangs with a network topology.
+        The first victims are tasks of other gangs in the queue; the next are tasks of the gang
+        itself. As in Volcano, no tasks are evicted for gangs with a network topology.
         """
         with self.ignoring_possible_victims():
             self._refused.clear()
@@ -223,9 +224,9 @@ class GreedyPreemption:
     ) -> None:
         """Call `attempt` for starving gangs in queue order.
 
-        After a success, the gang gets another attempt, again in queue order. Gangs for which
-        `is_refused` returns True are skipped, unless an eviction was committed after the sort key
-        of their queue was computed.
+        After a successful attempt, the gang returns to the queue order for another attempt. Gangs
+        for which `is_refused` returns True are skipped, unless an eviction was committed after the
+        sort key of their queue was computed.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
@@ -243,7 +244,7 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self.log.num_commits))
 
     def _is_futile(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether no starving gang fits any node, even after an action's possible evictions.
+        """Return True if no starving gang can fit, even after all possible evictions of an action.
 
         One gang of each gang class is checked.
         """
@@ -377,7 +378,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether the session has evicted tasks of a gang, which therefore gets no nodes."""
+        """Return whether the session has evicted tasks of a gang; such a gang gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -600,7 +601,7 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
+        """Evict tasks on one node until a task fits, and nominate the node for the task.
 
         If `takes_idle` is True, nodes that fit the task without victims come first. Volcano's
         `preempt` also accepts nodes without victims (`ValidateVictims`), but compares nodes only by
@@ -804,7 +805,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo evictions on the node of a nominated task that does not need them; return True."""
+        """Undo unnecessary evictions on the node of a nominated task; return True."""
         for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.log.keep_running([v])
@@ -814,7 +815,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Return whether a running task may be evicted for a gang after the earlier victims."""
+        """Return whether a task may be evicted for a gang in addition to the earlier victims."""
         spent = self.log.exhausted_budgets(v)
         if spent and not (
             self._overrides_budgets
@@ -823,7 +824,7 @@ class GreedyPreemption:
         ):
             return False
         if terms := self._selecting_terms.get(v):
-            # Tasks placed for other gangs may depend on pods that their affinity or spread terms
+            # Placed tasks of other gangs may depend on pods that their affinity or spread terms
             # select.
             problem, ledger = self._problem, self.placing.ledger
             placed = (g for g in ledger.touched if g != gang and ledger.gang_placed[g] > 0)

@@ -237,7 +237,7 @@ class GangOrder:
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the key by which a gang was last sorted, or its current key if never sorted."""
+        """Return the key by which a gang was last sorted, or an unsorted gang's current key."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""Maximum number of gang classes without a possible reservation before planning stops."""
+"""Planning stops after this number of gang classes without a possible reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +251,8 @@ class _ReservationPlanner:
                     reservation = self._record_reservation(alone, moment, node_of, is_open=True)
                     return replace(reservation, nodes=())
             return None
-        # The load of a node is the largest fraction of any resource that is requested by tasks
-        # without a known end time.
+        # The load of a node is the largest fraction of a resource that tasks without a known end
+        # time request.
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER

@@ -311,7 +311,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of whether a task of each class fits a node of each node class."""
+    """Return whether a task of each class fits on a node of each node class, as a mask (K, C)."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -395,8 +395,8 @@ def _finish(
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # A choice restricts the gangs of the class to domains, so gangs of other classes cannot
-        # replace these gangs.
+        # A topology choice binds the gangs of its class to specific domains, so gangs of other
+        # classes cannot take their place.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -21,7 +21,7 @@ MOST_PAIRS = 1500
 """Maximum number of (task class, node) pairs in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""Limits on nodes and task classes of a neighbourhood if one node alone exceeds `MOST_PAIRS`."""
+"""Limits on nodes and task classes of a neighbourhood if a node has over `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
 """Weight of a tier relative to the next more important tier."""
@@ -31,7 +31,7 @@ _LEAST_WEIGHT = 1e-3
 
 
 class Neighbourhood(NamedTuple):
-    """The nodes of a neighbourhood, and how many tasks fit each node.
+    """The nodes of a neighbourhood, and how many tasks fit on each node.
 
     Attributes
     ----------

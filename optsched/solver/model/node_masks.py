@@ -83,9 +83,10 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return how many tasks (C, N) of each class fit each node if no other pending task is placed.
+    """Return how many tasks (C, N) of each class fit on each node.
 
-    The number of fitting tasks is 0 for classes without open gangs.
+    The numbers assume that no pending task of another class is placed. They are 0 for classes
+    without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))

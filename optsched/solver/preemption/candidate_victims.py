@@ -124,8 +124,7 @@ class SessionFacts:
         """Return the amounts that queues may hold after a gang reclaims from the queues `lenders`.
 
         The amounts are the deserved shares of requested resources, keyed by (queue, resource). The
-        queues are the gang's queue and its ancestors, except the ancestors that it shares with all
-        lenders.
+        queues are the gang's queue and its ancestors, except ancestors that all lenders share.
         """
         if self.due is None:
             return {}
@@ -212,9 +211,9 @@ def find_candidates(
 ) -> Candidates:
     """Find all running tasks that some plan may evict by the actions `reach` (preempt, reclaim).
 
-    If `waives` is True, protected tasks that only reclaims within a guarantee may evict are
-    included. Only a bounding model may include these tasks, because the candidates do not depend on
-    the reclaiming gang.
+    If `waives` is True, the result includes protected tasks that may be evicted only by reclaims
+    within a guarantee. Only a bounding model may include these tasks, because the candidates do not
+    depend on the reclaiming gang.
     """
     problem, running = facts.problem, facts.running
     gangs = problem.open_gangs

@@ -50,8 +50,9 @@ def add_entitlement_rows(
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow a victim only if some admitted gang is entitled to evict it.
 
-    Returns the variables (K,) that count the reclaimed tasks of each group (-1 if no task of the
-    group may be reclaimed), and the pairs of a reclaimer class and a lending queue.
+    Returns the variables (K,) that count the reclaimed tasks of each group, and the pairs of a
+    reclaimer class and a lending queue. The variable of a group is -1 if none of its tasks may be
+    reclaimed.
 
     Parameters
     ----------

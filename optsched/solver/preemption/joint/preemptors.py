@@ -123,7 +123,7 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Drop gangs that do not fit after the evictions; return the other gangs' evictions.
+        """Drop gangs that do not fit after the evictions; return the evictions for the kept gangs.
 
         The most important gangs are kept. Victims of dropped gangs keep running.
         """
@@ -152,7 +152,7 @@ class Preemptors:
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]
     ) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs in eviction order, the largest unit last.
+        """Return (victim, preemptor) pairs in eviction order, with the largest unit last.
 
         A unit is a task, or all tasks of a gang that is evicted entirely.
         """
@@ -172,7 +172,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose minimums or subgroups require evicting victims together."""
+        """Return the gangs whose minimums or subgroups require joint evictions of their victims."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -244,7 +244,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a victim's node than its victims there release."""
+        """Return whether a gang requests more on a node than the gang's victims on the node release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)

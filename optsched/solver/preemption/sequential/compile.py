@@ -102,7 +102,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        Returns None if no eviction helps, or if the gang already has its minimum.
+        Returns None if no eviction helps, or if the gang has already reached its minimum.
         """
         if not self.lacks_minimum(gang):
             return None
@@ -290,7 +290,7 @@ class EvictionCompiler:
             helps |= stakes >= 0
         helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
         # Tasks of a gang may have to be evicted together, so if one candidate of a gang helps, all
-        # its candidates are useful.
+        # candidates of the gang are useful.
         gangs = np.zeros(problem.num_gangs, np.bool_)
         gangs[self.running.gang_of[candidates & helps]] = True
         useful = candidates & gangs[self.running.gang_of]
@@ -445,7 +445,7 @@ class EvictionCompiler:
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
     def explain_kept_capacity(self, gang: int, state: EvictionState) -> Reason | None:
-        """Return a reason that names a queue holding capacity to which a gang is entitled.
+        """Return a reason that names a queue with capacity to which a gang is entitled.
 
         The queue is not reclaimable. Returns None if there is no such queue.
         """

@@ -1,8 +1,9 @@
 """The eviction problem of one gang: the gang's demand, the possible victims and the constraints.
 
-Interchangeable victims on one node form a group (axis K). A group contains either single running
-tasks of gangs with equal queue, priority, request and cost, or equal tasks of one larger gang.
-Victim gangs with several running tasks (axis J) must keep their minimum or be evicted entirely.
+Interchangeable victims on one node form a group (axis K). The tasks of a group are either equal
+tasks of one gang, or the only running tasks of several gangs with equal queue, priority, request
+and cost. Victim gangs with several running tasks (axis J) must keep their minimum or be evicted
+entirely.
 """
 
 from __future__ import annotations

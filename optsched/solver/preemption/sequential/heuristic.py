@@ -248,7 +248,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether the queues' claims fit the pool, or the gang does not increase them."""
+        """Return whether the queues' claims fit into the pool, or are not increased by the gang."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -275,8 +275,8 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # A queue limit rejected the task, because the node has enough idle capacity. The
-                # limit would also reject the task on every other node with enough idle capacity.
+                # The node has enough idle capacity, so a queue limit rejected the task. The limit
+                # would also reject the task on every other node with enough idle capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True

@@ -1,8 +1,8 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels maximise whether the gang starts, then the number of its tasks that start. The next
-levels minimise the number and the cost of the victims. The last level minimises the number of tasks
-outside the preferred shard.
+The first levels start the gang if possible, and maximise the number of its tasks that start. The
+next levels minimise the number and the cost of the victims. The last level minimises the number of
+tasks outside the preferred shard.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a gang that reclaims evicts tasks of its own queue only on nodes that it uses.
+    """Add rows: a reclaiming gang evicts tasks of its own queue only on nodes that the gang uses.
 
     If a victim gang is evicted entirely, it suffices that the preempting gang uses one of the
     victim gang's nodes; see `Entitled`. No rows are added if rules on other pods may require
@@ -237,7 +237,8 @@ def _sub_group_rows(model: LinearModel, gang: VictimGang, evict: list[I64], whol
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # Only subgroups of full size count towards the gang's minimum; others may be evicted.
+        # Only subgroups of full size count towards the gang's minimum; the other subgroups may be
+        # evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = ended[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))

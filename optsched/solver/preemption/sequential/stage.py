@@ -175,10 +175,11 @@ def find_victims(
 
 
 def _find_queues_at_share(problem: Problem, deserved: I64 | None) -> Bool:
-    """Return the mask (Q,) of queues that use their deserved share of a resource, or more.
+    """Return the mask (Q,) of queues that use at least their deserved share of a resource.
 
     A gang of such a queue may start only after the other queues have the capacity that they
-    deserve. If it came first, it would need victims for their gangs as well.
+    deserve. If the gang started earlier, its evictions would also have to release capacity for
+    these queues.
     """
     used = problem.queues.allocated
     if deserved is None:
@@ -335,8 +336,8 @@ class _Stage:
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier defined by weights contains gangs of several priorities, and priorities limit
-            # victims.
+            # A tier defined by weights contains gangs of several priorities, and the possible
+            # victims depend on a gang's priority.
             int(problem.priority[gang]),
             # A task that depends on other tasks of its node may fit after later placements.
             gang if any(map(self._compiler.blockers.is_tied, classes)) else -1,
@@ -357,7 +358,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Add the placements of gangs in tiers up to `tier`, most important first, to the state."""
+        """Add the placements of gangs to the state, from the most important tier to `tier`."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -375,9 +376,9 @@ class _Stage:
     def _evict_in_attempts(
         self, gang: int, compile_problem: Compile, *within_guarantee: Compile, is_last: bool
     ) -> bool:
-        """Evict tasks for a gang, if necessary within a guarantee; return whether any is evicted.
+        """Evict tasks for a gang, if necessary within a guarantee.
 
-        If `is_last` is False, the caller makes another attempt for the gang.
+        Returns whether any task is evicted. If `is_last` is False, the caller makes another attempt for the gang.
         """
         before = self._least
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
@@ -486,7 +487,7 @@ class _Stage:
         gang = eviction.gang
         if before is not None and gang in self._served:
             # With other nodes for the gang's earlier tasks, fewer victims in total might suffice.
-            # More victims might also evict fewer gangs entirely.
+            # With more victims, fewer gangs might be evicted entirely.
             self._least = _FewestVictims(before.victims, 0)
         elif before is not None and least is not None:
             self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
@@ -523,9 +524,9 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use, or 0 if there is no solver.
 
-        The rest of the time limit suffices for two heuristic solutions for each later gang, because
-        the times vary. Heuristic plans for all gangs are better than optimal plans for only the
-        first gangs.
+        The solver leaves enough time for two heuristic solutions for each later gang, because the
+        times of solutions vary. Heuristic plans for all gangs are better than optimal plans for
+        only the first gangs.
         """
         if self._settings.solver is None:
             return 0
@@ -556,7 +557,7 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the solver's best solution and bounds on victims, starting from `packed`."""
+        """Run the solver from the solution `packed`; return a solution and bounds on victims."""
         assert self._settings.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
@@ -576,7 +577,8 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
-        # If the time limit ends the search of a level, the heuristic may have fewer victims.
+        # If the time limit ends the search of a level, the heuristic solution may have fewer
+        # victims than the solver's solution.
         if packed is not None and _cost_of(eviction, packed)[:2] < _cost_of(eviction, found)[:2]:
             found = packed
         # If no victim belongs to a gang of several pods, each eviction evicts an entire gang.
@@ -643,7 +645,7 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return the sort key of a solution: more tasks, then fewer and cheaper victims are better."""
+    """Return the sort key of a solution: more tasks first, then fewer victims, then cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 

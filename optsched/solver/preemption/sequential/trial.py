@@ -92,7 +92,8 @@ class _Trial:
         tasks = self._problem.tasks[first:last]
         if not self._possible_victims.any() or not all(task.preempts for task in tasks):
             return None
-        # Place the tasks of the gang's minimum, or one more task if the gang has its minimum.
+        # Place the tasks of the gang's minimum, or one more task if the gang has reached its
+        # minimum.
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -116,7 +117,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place a task on the node that needs the fewest victims; return whether it fits."""
+        """Place a task on the node that needs the fewest victims; return whether the task fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         # Try nodes that the gang already uses first, then the nodes with the fewest possible
