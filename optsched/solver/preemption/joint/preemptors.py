@@ -244,7 +244,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a node than the gang's victims on the node release."""
+        """Return whether a gang requests more on a victim's node than its victims there release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)

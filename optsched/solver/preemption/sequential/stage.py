@@ -378,7 +378,8 @@ class _Stage:
     ) -> bool:
         """Evict tasks for a gang, if necessary within a guarantee.
 
-        Returns whether any task is evicted. If `is_last` is False, the caller makes another attempt for the gang.
+        Returns whether any task is evicted. If `is_last` is False, the caller makes another attempt
+        for the gang.
         """
         before = self._least
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
@@ -645,7 +646,7 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return the sort key of a solution: more tasks first, then fewer victims, then cheaper victims."""
+    """Return the sort key of a solution: more tasks, then fewer victims, then cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 
