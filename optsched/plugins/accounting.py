@@ -67,7 +67,7 @@ class Ledger:
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
         # For each queue, the rows of `queue_used` and `subtree_used` that include its usage. Gangs
-        # without a queue have index -1, which selects an empty list.
+        # without a queue have the queue index -1, which selects an empty list.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):
@@ -95,7 +95,7 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang uses no resources; False does not mean that it uses some."""
+        """Return True if a gang is known to use no resources, without computing its usage."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
@@ -144,7 +144,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that each gang uses; a row is computed when it is first read."""
+    """The resources that each gang uses, shape (R,); each row is computed when it is first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Outcome:
 
     @cached_property
     def num_assigned(self) -> I64:
-        """The number (G,) of placed or nominated tasks of each gang."""
+        """Number of placed or nominated tasks of each gang, shape (G,)."""
         gangs = self.problem.gang_of[self.assigned]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
@@ -252,13 +252,13 @@ class Outcome:
 
     @cached_property
     def num_placed(self) -> I64:
-        """The number (G,) of newly placed tasks of each gang."""
+        """Number of newly placed tasks of each gang, shape (G,)."""
         gangs = self.problem.gang_of[self.placed]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
     def num_pending(self) -> I64:
-        """The number (G,) of each gang's tasks that stay pending."""
+        """Number of tasks of each gang that stay pending, shape (G,)."""
         before = np.diff(self.problem.task_start)
         left: I64 = before - self.num_placed
         return left

@@ -303,7 +303,7 @@ class Order:
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """True if all gangs of a gang class that use no resources have equal sort keys.
+    """True if, within a gang class, all gangs that use no resources have equal sort keys.
 
     `orders_by_class` is False for rules that sort gangs by age, name or estimated runtime. See
     `solver.greedy.gang_classes`.
@@ -354,7 +354,7 @@ class Preemption:
 
 
 class NodeState:
-    """Extension point: the nodes that fit one more task, given all placements and evictions.
+    """Extension point: the nodes on which one more task fits after all placements and evictions.
 
     Attributes
     ----------
@@ -370,7 +370,7 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return the mask (N,) of nodes that fit one more task of a gang, or None for all nodes.
+        """Return the mask (N,) of nodes on which one more task of a gang fits; None for all nodes.
 
         Parameters
         ----------
@@ -618,7 +618,7 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
         The class whose methods and attributes may have deprecated names.
     renamed
         Maps each deprecated name to the current name and to a function. The function adapts the
-        old method to the current arguments; it is None if the arguments did not change.
+        old method to the current arguments; the function is None if the arguments did not change.
 
     """
     for old, (new, adapt) in renamed.items():

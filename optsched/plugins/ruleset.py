@@ -72,7 +72,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return a number (V,) per running task; victims with equal numbers are interchangeable.
+        """Number the running tasks (V,); victims with equal numbers are interchangeable.
 
         The number is -1 for tasks whose eviction does not help the task class. Returns None if no
         eviction helps the task class.
@@ -201,8 +201,8 @@ class RuleSet:
     def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
         """Return the mask (V,) of running tasks that are protected only by their annotations.
 
-        If `overrides_budgets` is set, the mask also includes tasks that are protected by disruption
-        budgets that guarantees may override.
+        If `overrides_budgets` is set, the mask also includes tasks that a disruption budget
+        protects, if guarantees may override the budget.
         """
         waivable = find_unpreemptable(problem)
         if overrides_budgets:
@@ -279,9 +279,9 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs that form gang classes alone, and arrays (G,) of integers.
+        """Return which gangs (G,) have a gang class of their own, and arrays that split others.
 
-        The arrays are the integer results of `Rule.distinguish_gangs`; gangs with different
+        The arrays (G,) are the integer results of `Rule.distinguish_gangs`; gangs with different
         integers are in different gang classes.
         """
         rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
@@ -316,7 +316,7 @@ class RuleSet:
         return select_overriding(self.hard, "ties_nodes")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a hard rule ties the nodes of a task class to other tasks there."""
+        """Return whether, by a hard rule, the nodes of a task class depend on other tasks there."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
@@ -325,9 +325,9 @@ class RuleSet:
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """True if the `preempt` action also serves gangs that already have their minimum.
+        """True if the `preempt` action also serves gangs that already run their minimum of tasks.
 
-        The first tier in which a plugin votes decides (Volcano `JobStarving`). If the plugin `gang`
+        The first tier with a voting plugin decides (Volcano `JobStarving`). If the plugin `gang`
         votes in this tier, only gangs below their minimum may preempt.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]

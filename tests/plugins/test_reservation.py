@@ -214,7 +214,7 @@ def test_an_entitled_gang_is_not_in_the_way_within_its_entitlement():
     assert told["mine", 2] == []
     assert len(told["others", 2]) == 1
     (detail,) = told["mine", 3]
-    assert detail == "3 cpu would be held before ns/big starts, the queue is entitled to 2 cpu"
+    assert detail == "3 cpu would be held before ns/big starts, but the queue is entitled to 2 cpu"
 
 
 # --- ends ----------------------------------------------------------------------------------------

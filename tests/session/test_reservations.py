@@ -194,7 +194,7 @@ def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
     plan = cluster.step(100 * SECOND)
     (reservation,) = cluster.reservations
     assert reservation.is_open
-    assert "as pods of unknown duration end" in plan.pending["ns/big"].message
+    assert "once pods of unknown duration end" in plan.pending["ns/big"].message
     cluster.arrive(gpus("small", 1, 1, None))
     assert "ns/small-w-0" not in cluster.step(101 * SECOND).binds
     others_turn = 61 * SECOND + HOLD_MS + SECOND

@@ -394,5 +394,5 @@ def test_a_gang_that_has_its_minimum_may_not_preempt():
         Nominate("ns/high-w-1", "n0", "ns/high"),
     ]
     assert broken(before, *actions) == [
-        "task ns/low-w-0: preempted for ns/high, which has its minimum"
+        "task ns/low-w-0: preempted for ns/high, which has enough pods for its minimum"
     ]

@@ -175,7 +175,7 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) pairs of the calls that failed, for all nodes or for some nodes."""
+        """(verb, reason) pairs of the calls that failed, either for all nodes or for some nodes."""
         found: list[tuple[str, str]] = []
         for question, reply in self._entries:
             by_node = reply.fields.get("failed")
@@ -219,7 +219,8 @@ class Extender(Rule):
     paths
         (verb, path) pairs of all configured calls.
     ignorable
-        True if failed calls are ignored. If `ignorable` is False, a gang waits if a call fails.
+        True if failed calls are ignored. If `ignorable` is False, a failed call makes its gang
+        wait.
     managed
         The resources that the service manages; empty if it manages all. The rule makes calls only
         for tasks that request a managed resource.

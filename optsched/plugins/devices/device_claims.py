@@ -318,7 +318,7 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of a node's devices that are idle after the claims `ended` end."""
+        """Return the indices of a node's devices that are idle once all claims in `ended` end."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
@@ -333,7 +333,7 @@ class _Pools:
         return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
-        """Return the claims that end when terminating tasks and the tasks `evicted` have ended."""
+        """Return the claims that end with the terminating tasks and the tasks in `evicted`."""
         claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
         ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
         return self.devices.freed(claiming, ended.union(evicted))
@@ -426,7 +426,8 @@ class _AllocationRows:
         """Add constraints that choose an alternative per claim and allocate its devices.
 
         The constraints are Σ_option chosen = tasks and, per device request, Σ allocated = number ·
-        chosen. Returns the `allocated` variables by alternative and device request.
+        chosen, where `number` is the number of requested devices. Returns the `allocated` variables
+        by alternative and device request.
         """
         if len(options) == 1:
             chosen = [tasks]

@@ -1,7 +1,7 @@
 """Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). An alternative requests a number of devices
-per request and may constrain the chosen devices. If no claim has several alternatives or
+A claim has one or more alternatives (`firstAvailable`). An alternative consists of requests for a
+number of devices, and may constrain the chosen devices. If no claim has several alternatives or
 constraints, the allocation is a bipartite matching. If some claim has several alternatives or
 constraints, a search tries the variants of the claims in order, and computes a matching in each
 step.
@@ -39,7 +39,7 @@ class Demand(NamedTuple):
 class Bond(NamedTuple):
     """A constraint on one attribute: the values of all devices are equal, or pairwise distinct.
 
-    The constraint applies to the devices of the requests with the indices `demands`. `value_of`
+    The constraint applies to the devices of the requests whose indices are in `demands`. `value_of`
     maps each device to a number that stands for its attribute value, or to -1 if the device lacks
     the attribute. Nodes with equal devices have equal `Bond` objects.
     """
@@ -85,7 +85,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Return a number that stands for each device's attribute value; -1 if it has no value."""
+    """Return a number for the attribute value of each device; -1 if the device has no value."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:
@@ -104,8 +104,8 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
     """Return the indices of the devices of each request, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a request releases a device if another one can
-    replace it.
+    The matching uses augmenting paths (Kuhn): a request releases a device if it can use another
+    device.
     """
     owner: dict[int, int] = {}
 
@@ -249,7 +249,8 @@ class _Search:
                 for demands in _expand_bonds(option, self._free, self._steps)
             )
             self._variants[key] = expanded, []
-        # Equal claims are interchangeable, so they use their variants in ascending order.
+        # Equal claims are interchangeable, so a claim skips variants with a lower index than the
+        # variant of the preceding equal claim.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         at = self._at[before] if is_equal else 0

@@ -69,7 +69,7 @@ _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """The nodes that the score prefers: those with devices in use or those with idle devices."""
+    """Whether the score prefers nodes with devices in use or nodes with idle devices."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -113,7 +113,7 @@ Slice: TypeAlias = tuple[int, int]
 
 
 class Usage(NamedTuple):
-    """Usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """Usage of a device: memory, cores, tasks, exclusive tasks, and cores used before this session.
 
     `slices` contains sorted (slice type, number of used slices) pairs. `groups` contains the sorted
     exclusion groups of the tasks on the device, once per task.
@@ -552,7 +552,7 @@ def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[Allocation]:
-    """Return the shares of a device that satisfy a request, in Volcano's order."""
+    """Return the shares that a request can get on a device, in Volcano's order."""
     if device.mode != MIG:
         return [
             Allocation(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)
@@ -776,7 +776,8 @@ class _DeviceRows:
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Return (device, v) pairs; the new variable v counts the tasks that use the device.
 
-        The constraints are Σ_device v = number · tasks and v ≤ tasks.
+        The constraints are Σ_device v = number · tasks and v ≤ tasks, where `number` is the number
+        of devices that a task requests.
         """
         model = self._model
         open_devices = [
@@ -817,7 +818,7 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add constraints that the device `at` uses at most one MIG geometry.
+        """Add constraints that the device with index `at` uses at most one MIG geometry.
 
         Per slice type, Σ w + held − evicted ≤ count · q, and over all geometries, Σ q ≤ 1. The
         variables w count the placed tasks on slices of the type, `held` is the number of used
@@ -897,7 +898,7 @@ class _DeviceUsage(Greedy):
 
     `_used` is the current usage, and `_later` is the usage after terminating pods have ended. A
     nominated task that does not fit yet gets devices that are idle in `_later`, and its shares are
-    added to both.
+    added to `_used` and `_later`.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:

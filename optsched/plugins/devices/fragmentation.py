@@ -144,8 +144,8 @@ class Target:
         """Return the weighted waste (m,) of m nodes with idle CPU (m,) and idle GPUs (m, D).
 
         For a GPU class that does not fit on a node or requests no GPU, all idle GPU capacity of the
-        node is waste. For a GPU class that fits, a GPU is waste if its idle capacity is less than a
-        task requests of each GPU.
+        node is waste. For a GPU class that fits, a GPU is waste if its idle capacity is smaller
+        than the share that a task requests of each GPU.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -258,11 +258,11 @@ class FragLevel:
         """Return the level as an exact expression for whole GPUs, or 0 if any task has a GPU share.
 
         The expression is Σ 1000 · share[m] · waste[m, n], where share[m] is the weight of GPU class
-        m and waste[m, n] ≥ idle[n] − top[n] · runs[m, n] is the number of wasted GPUs of node n.
-        Node n has idle[n] idle GPUs after the placements and top[n] before them. Without GPU
-        shares, a GPU class that fits on a node wastes no GPU there. The variable runs[m, n] can be
-        1 only if the idle CPU and GPUs of node n suffice for class m; minimising the waste sets it
-        to 1 whenever it can be 1.
+        m and waste[m, n] is the number of wasted GPUs of node n. The constraint is waste[m, n] ≥
+        idle[n] − top[n] · runs[m, n]. Node n has idle[n] idle GPUs after the placements and top[n]
+        before them. Without GPU shares, a GPU class that fits on a node wastes no GPU there. The
+        variable runs[m, n] can be 1 only if the idle CPU and GPUs of node n suffice for class m;
+        minimising the waste sets it to 1 whenever it can be 1.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):

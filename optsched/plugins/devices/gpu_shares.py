@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class GpuShares(Rule):
-    """Rule: the GPU shares and whole GPUs of all tasks on a node fit the GPUs of the node."""
+    """Rule: the GPU shares and whole GPUs of all tasks on a node fit on the GPUs of the node."""
 
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that the GPU shares and whole GPUs of all tasks on a node fit the node's GPUs."""
+        """Check that the GPU shares and whole GPUs of all tasks on a node fit on its GPUs."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -48,7 +48,7 @@ class GpuShares(Rule):
             if have.parts and not have.fits:
                 requested = ", ".join(map(str, have.parts))
                 number = count_noun(max(have.devices - have.whole, 0), "device")
-                detail = f"shares of {requested} thousandths do not fit {number}"
+                detail = f"shares of {requested} thousandths do not fit on {number}"
                 yield Violation(self.name, f"node {name}", detail)
         # Nominated tasks must fit after terminating pods have ended.
         for name, nominated in world.nominated_tasks.items():
@@ -76,7 +76,7 @@ class GpuShares(Rule):
             requested = ", ".join(map(str, others.parts)) or "none"
             detail = (
                 f"{count_noun(whole, 'whole GPU')} and shares of {requested} thousandths do not fit"
-                f" devices with {', '.join(map(str, free_milli))} free"
+                f" on devices with {', '.join(map(str, free_milli))} free"
             )
             yield Violation(self.name, f"node {node.name}", detail)
 
@@ -90,7 +90,7 @@ class GpuShares(Rule):
         return Devices(problem) if problem.derived(shares_devices) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow only nodes that have GPUs, for tasks that request a GPU share."""
+        """For tasks that request a GPU share, allow only nodes that have GPUs."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -144,7 +144,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A node's GPU count, the number of GPUs allocated whole, and its GPU shares, largest first."""
+    """A node's number of GPUs, its number of GPUs allocated whole, and its sorted GPU shares."""
 
     devices: int
     whole: int
@@ -236,7 +236,7 @@ def find_free_devices(problem: Problem) -> I64:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the thousandths that residents use of each GPU, so that nominated tasks fit too.
+    """Pack residents so that nominated tasks fit too; return the used thousandths of each GPU.
 
     Returns None if no such packing exists. GPUs that are allocated whole come last.
     """
@@ -279,7 +279,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return the index (m,) of each node's fullest GPU with `milli` idle thousandths, or -1.
+    """Return each node's fullest GPU (m,) with at least `milli` idle thousandths, or -1.
 
     `free` (m, D) contains the idle thousandths of D GPUs on m nodes.
     """
@@ -380,7 +380,7 @@ def _repack_node(
     comes: Sequence[tuple[int, TaskShape]],
     goes: Sequence[tuple[int, TaskShape]],
 ) -> None:
-    """Add constraints that pack the remaining and the placed tasks of a node on its GPUs.
+    """Add constraints that pack the remaining running tasks and the placed tasks on a node's GPUs.
 
     If the running tasks already exceed the GPUs of the node, the constraints apply only if a task
     is placed.

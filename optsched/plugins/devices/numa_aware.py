@@ -147,7 +147,7 @@ class NumaAware(Rule):
             if not packs(layout, free, needs):
                 requested = _describe_needs(layout.relevant_needs(needs))
                 idle = ", ".join(_describe_amounts(c, g) for c, g in zip(*free, strict=True))
-                detail = f"{requested} do not fit NUMA nodes with {idle} free"
+                detail = f"{requested} do not fit on NUMA nodes with {idle} free"
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
@@ -274,9 +274,9 @@ def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
     """Return the CPUs and GPUs per NUMA node of each task, by task key.
 
-    The assignment is the one that the kubelet makes. If the kubelet would reject a task with the
-    policy `single-numa-node`, any assignment of all tasks is returned. The result is empty if no
-    assignment is found.
+    The assignment is the one that the kubelet makes. If the policy is `single-numa-node` and the
+    kubelet would reject a task, the result is any assignment that fits all tasks. The result is
+    empty if no assignment is found.
     """
     found: dict[str, list[Part]] = {}
     left = free
@@ -318,7 +318,7 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"
-"""(variable, amount) pairs: the number of CPUs or GPUs that one unit of the variable adds."""
+"""(variable, amount) pairs; one unit of the variable adds this amount of CPUs or GPUs."""
 
 
 def _choose_cells(
@@ -391,7 +391,8 @@ class _NumaUsage(Greedy):
 
     `_free` contains the CPUs and GPUs that are idle now, and `_later` those that are idle after
     terminating pods have ended. A nominated task that does not fit yet gets NUMA nodes from
-    `_later`, and is subtracted from both. If `rule` is None, no nodes are scored.
+    `_later`, and its amounts are subtracted from `_free` and `_later`. If `rule` is None, no nodes
+    are scored.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
@@ -476,7 +477,7 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the mask (N,) of nodes that fit a task, and the number (N,) of used NUMA nodes.
+        """Return per node whether a task fits (N,), and how many NUMA nodes it would use (N,).
 
         The number is 0 on nodes without a NUMA layout.
         """

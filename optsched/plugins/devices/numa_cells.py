@@ -178,7 +178,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return the CPUs and GPUs that requests take from any cells, at most the idle amounts."""
+    """Return the CPUs and GPUs that requests take from all cells, limited to the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -248,7 +248,7 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """Return whether the requests fit, from index `at[0]` on.
+    """Return whether the requests from index `at[0]` on fit.
 
     The request at `at[0]` tries only its options from index `at[1]` on, so that equal requests use
     their options in ascending order.
@@ -285,11 +285,12 @@ def _pack_sets(
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
-    Resources that the agent of the node reports for a pod are in use while the pod exists and idle
-    afterwards. Reported usage that belongs to no reported pod is attributed to the other residents,
-    oldest first; only the plan that bound a resident states its cells. A resident that requests
-    more than remains of this usage has started after the report. Such a resident uses the cells
-    that were planned when it was bound or, without a plan, the cells that the kubelet would assign.
+    If the node's agent reports resources of a pod, these resources are in use while the pod exists,
+    and idle afterwards. The other reported usage is attributed to residents without a report,
+    oldest first; their cells are known only from the plans that bound them. A resident that
+    requests more than the rest of the reported usage has started after the report. Such a resident
+    uses the cells that were planned when it was bound or, without a plan, the cells that the
+    kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -328,7 +329,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield each resident that has requests not reported by the agent yet, with these requests."""
+    """Yield each resident with requests that the agent has not reported yet, and these requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]

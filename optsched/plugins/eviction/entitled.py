@@ -101,7 +101,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The guarantee is that of the gang's queue or of an ancestor queue. The method ignores
+        The guarantee belongs to the gang's queue or to an ancestor queue. The method ignores
         annotations and disruption budgets. Parameters and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
@@ -117,7 +117,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """The mask (Q,) of queues that use less of a resource than they are guaranteed."""
+        """The mask (Q,) of queues that use less of some resource than their guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -168,7 +168,8 @@ class Entitled(Rule):
                 # The policy allows only gangs below their minimum to preempt other gangs.
                 ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
                 if gang.key != preemptor.key and not is_below_minimum(preemptor, ready):
-                    problem = problem or f"preempted for {preemptor.key}, which has its minimum"
+                    text = f"preempted for {preemptor.key}, which has enough pods for its minimum"
+                    problem = problem or text
             if eviction.action in EVICTIONS - self.reach:
                 problem = f"the policy does not enable the action {eviction.action} and its plugin"
             if problem:
@@ -179,7 +180,7 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
+        """Yield the keys of victims that a preemptor does not need, with the preemptor's key.
 
         A victim is needed if, without its eviction, a reclaim would break the rule on shares.
         """
@@ -328,11 +329,11 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
 def _make_unit(
     victims: Sequence[Task], mine: Sequence[Task], up_to_now: Container[str], number: int
 ) -> _Unit:
-    """Return the unit of those `number` tasks among `victims` that are evicted together.
+    """Return the unit of `victims`, of which `number` tasks are evicted together.
 
-    `mine` are the victims of one preemptor. The upper bound on the usage of a resource assumes that
-    the unit contains all tasks of `mine` that do not use the resource, and fills up with the
-    victims that use most of it.
+    `mine` are the victims of one preemptor. The upper bound for a resource assumes that the tasks
+    of `mine` without the resource are among the `number` tasks. The others of the `number` tasks
+    are the victims that use most of the resource.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -400,7 +401,7 @@ class _Shares:
     def find_excess_claims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each reclaiming queue or ancestor that exceeds its deserved share, and how."""
+        """Yield each reclaiming queue or ancestor above its deserved share, with a reason."""
         chain = self._world.ancestors_apart(name, lender)
         if not any(self._select_deserved(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
@@ -421,9 +422,9 @@ class _Shares:
     ) -> Iterator[tuple[str, str]]:
         """Yield each lending queue that loses tasks although it is within its deserved share.
 
-        `returned` contains the tasks that the queue loses, and its units: tasks that a gang loses
-        together. `_group_victims` selects the resources to compare. A victim that uses none of the
-        compared resources may always be reclaimed.
+        `returned` contains the tasks that the queue loses, and the units of these tasks; a gang
+        loses the tasks of a unit together. `_group_victims` selects the resources to compare. A
+        victim that uses none of the compared resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._world.ancestors_apart(name, borrower):
@@ -450,12 +451,12 @@ class _Shares:
         tasks: Sequence[Task],
         units: Sequence[_Unit],
     ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
-        """Return the victims of a lending queue by compared resources and units (by index).
+        """Group the victims of a lending queue by their compared resources and unit indices.
 
         The queue must exceed its deserved share of at least one compared resource, or of a resource
         that one of these units uses. If `_by_use` is True, the compared resources of a victim are
-        the deserved resources that it uses, and its units are those that contain it and use another
-        deserved resource. If `_by_use` is False, the compared resources are those requested
+        the deserved resources that it uses. Its units are the units that contain the victim and use
+        another deserved resource. If `_by_use` is False, the compared resources are those requested
         resources of which the queue has a deserved share, and units are ignored.
         """
         due = self._due.get(queue.name, {})
@@ -497,7 +498,7 @@ class _Shares:
     def find_broken_guarantees(
         self, name: str, borrower: str, tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each lending queue whose usage falls below its guarantee, and how."""
+        """Yield each lending queue whose usage falls below its guarantee, with a reason."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)

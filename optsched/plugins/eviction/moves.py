@@ -177,7 +177,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield each minimum that a gang breaks if it keeps only the tasks `left` among `held`."""
+    """Yield each minimum that a gang breaks if it keeps only the tasks in `left`."""
     if is_below_minimum(gang, left):
         yield _describe_minimum(gang, left)
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)

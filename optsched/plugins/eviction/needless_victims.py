@@ -30,14 +30,14 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield (victims, preemptor) pairs of keys; the preemptor does not need the victims.
+    """Yield the keys of victims that a preemptor does not need, with the preemptor's key.
 
     A node belongs to a preemptor if the plan binds or nominates a task of the preemptor there.
 
     `_needs_victims` decides whether a preemptor needs all victims on one of its nodes. A victim on
-    another node is needed if its gang also loses a task on a node of the preemptor and would stay
-    below a minimum even if it kept this victim. A victim is also needed if, without its eviction,
-    the preemptor would violate a rule other than `fits`.
+    another node is needed if its gang also loses a task on a node of the preemptor, and if the gang
+    would stay below a minimum even with this victim. A victim is also needed if, without its
+    eviction, the preemptor would violate a rule other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -116,7 +116,7 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Return whether the tasks `coming` to a node need all victims `leaving` it.
+    """Return whether the tasks in `coming` need all victims in `leaving`, given their common node.
 
     All victims are needed if, for at least one resource, they release less than a limit. The limit
     is the sum of three amounts: the total request of the tasks, the number of tasks times the
@@ -141,7 +141,7 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would violate a rule, such as a quota, without evicting `doubtful`.
+    """Return whether a gang would violate a rule, such as a quota, if `doubtful` were not evicted.
 
     `preemptor` contains the gang and the names of its nodes. Violations of other gangs, tasks,
     queues and nodes are ignored.

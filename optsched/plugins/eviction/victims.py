@@ -180,8 +180,8 @@ def find_unpreemptable(problem: Problem) -> Bool:
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
     """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
-    If `yields` is True, only disruption budgets that guarantees may override count; if False, only
-    the others.
+    If `yields` is True, the mask considers only the disruption budgets that guarantees may
+    override. If `yields` is False, it considers only the other budgets.
     """
     spent = [
         b
@@ -251,7 +251,7 @@ class _EvictionVotes(Greedy):
 
 class _Cooldown(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims: outside guarantees, `Victims` already protects tasks in cooldown."""
+        """Return all victims, because only guarantees let a reclaim evict tasks in cooldown."""
         return victims
 
     def movable(self, victims: I64) -> I64:

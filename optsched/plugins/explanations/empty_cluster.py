@@ -1,9 +1,10 @@
-"""Check whether a gang's minimum fits an empty cluster, and explain why not.
+"""Check whether a gang's minimum fits into an empty cluster, and explain why not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
 Taints, node labels, and rules that depend on a single node apply. Pods of other gangs, queue limits
 and constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread)
-are ignored. A gang that does not fit the empty cluster can therefore never start on these nodes.
+are ignored. A gang that does not fit into the empty cluster can therefore never start on these
+nodes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """Why a gang's minimum does not fit the empty cluster.
+    """Why a gang's minimum does not fit into the empty cluster.
 
     Attributes
     ----------
@@ -203,8 +204,8 @@ class EmptyCluster:
         """Return whether a minimum obviously fits.
 
         A minimum of one task class fits if enough of its pods fit in total. A minimum of several
-        classes fits if, for each class, the number of nodes that fit a pod is at least the total
-        number of pods.
+        classes fits if, for each class, the number of nodes on which its pods fit is at least the
+        total number of pods.
         """
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
@@ -214,7 +215,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """Return the number of pods (N,) of a task class that fit on each empty node."""
+        """Return how many pods of a task class fit on each empty node, shape (N,)."""
         if task_class not in self._pods_per_node:
             problem = self.problem
             request = problem.classes.request[task_class]
@@ -414,11 +415,11 @@ class _Nodes:
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
-        """Return the number (I,) of pods of each item in the cheapest minimum.
+        """Return the number of pods of each item in the cheapest minimum, shape (I,).
 
-        The cost of a pod is its request divided by the largest capacity of a node, for the resource
-        for which this quotient is largest. A pod that fits on no node costs more than any other
-        pod.
+        For each resource, the request of a pod is divided by the largest capacity of a node. The
+        cost of the pod is the largest of these quotients. A pod that fits on no node costs more
+        than any other pod.
         """
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)

@@ -253,7 +253,7 @@ class PlacedState:
                 greedy.record_placement(-1, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield (rule, mask) pairs; the mask (N,) selects the nodes that fit one more task."""
+        """Yield (rule, mask) pairs; the mask (N,) selects the nodes on which one more task fits."""
         for rule, greedy in self._watching:
             mask = greedy.fits(-1, task_class, later=False)
             if mask is not None:
@@ -337,7 +337,7 @@ class _SharedFacts:
 
 
 class _View:
-    """The nodes that a task class may use, their idle capacity, and why it may not use others."""
+    """The usable nodes of a task class, their idle capacity, and why other nodes are excluded."""
 
     def __init__(self, facts: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
@@ -379,7 +379,7 @@ class _View:
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return the number (m,) of tasks that fit into the idle resources `room` (m, R)."""
+        """Return how many tasks fit on each of m nodes with the idle resources `room` (m, R)."""
         (first, amount), *rest = self._requested
         counts: I64 = room[:, first] // amount
         for r, amount in rest:

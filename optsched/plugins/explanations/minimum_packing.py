@@ -69,7 +69,8 @@ class Packing:
     whole, roles
         The minimum number of pods, in total and per role. Each item has exactly one role.
     capacity, number
-        (K, R) allocatable resources of one node per node class, and (K,) number of its nodes.
+        (K, R) allocatable resources of one node of each class, and (K,) number of nodes of each
+        class.
     is_open
         (K, I) True if nodes of a node class may run pods of an item.
     admits
@@ -97,7 +98,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return the number (P,) of pods that each packing (P, I) lacks for the minimum."""
+        """Return how many pods each packing (P, I) lacks for the minimum, shape (P,)."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -134,8 +135,8 @@ class Packing:
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # If all pods of an item fit on a node, the node may also fit pods of other items of the
-            # same task class.
+            # If all pods of an item fit on a node, pods of other items of the same task class may
+            # fit on the node too.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -159,7 +160,7 @@ class Packing:
         return 0
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return the numbers of pods (I,) of a minimum with the least total cost.
+        """Return the number of pods of each item in the minimum with the least cost, shape (I,).
 
         `cost` (I,) is the cost of one pod of each item, and `most` (I,) limits the pods per item.
         """
@@ -265,7 +266,7 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return the maximal numbers of pods (P, I) per item that fit on a node of class `k`.
+        """Return the maximal sets of pods on a node of class `k`, as counts per item, shape (P, I).
 
         Returns None if there are more than `MOST_CONFIGURATIONS` candidates.
         """
@@ -279,7 +280,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield the numbers of pods per item that fit on a node, with a maximal last number."""
+        """Yield the numbers of pods per item that fit on a node; the last number is maximal."""
         item = len(chosen)
         if item == len(most):
             yield chosen

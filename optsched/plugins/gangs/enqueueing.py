@@ -121,9 +121,10 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return the resources (R,) used on ready nodes before the session, and those reserved (R,).
+    """Return the used resources (R,) before the session, and the reserved resources (R,).
 
-    An enqueued gang without running tasks reserves its missing resources.
+    Only usage on ready nodes counts. An enqueued gang without running tasks reserves its missing
+    resources.
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
@@ -246,7 +247,7 @@ Expected: TypeAlias = dict[str, dict[str, int]]
 
 
 class ResourceQuota(Rule):
-    """Rule: current usage, expected usage and an enqueued gang's demand fit every ResourceQuota."""
+    """Rule: current usage, expected usage and an enqueued gang's demand fit into each quota."""
 
     name = "resourcequota"
 
@@ -297,7 +298,8 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
     whole = least.get(name, 0)
     if not name.startswith(_LIMITS):
         # `cpu` and `requests.cpu` denote the same resource. `requests.cpu` is larger if some pods
-        # have only limits, which the API server copies to requests. Limits count if both are 0.
+        # have only limits, which the API server copies to requests. If both amounts are 0, the
+        # amount of the limit applies.
         plain = name.removeprefix(_REQUESTS)
         requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
         whole = requested or least.get(f"{_LIMITS}{plain}", 0)

@@ -192,7 +192,7 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle resources of ready nodes, as if pods with an `excluded` status had ended."""
+    """Return the idle resources of ready nodes, without pods whose status is in `excluded`."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:

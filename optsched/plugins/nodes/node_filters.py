@@ -62,7 +62,7 @@ class Fits(Rule):
                     )
                     yield Violation(self.name, f"node {name}", detail)
 
-        # Nominated tasks must fit their node after all its terminating pods have ended.
+        # Nominated tasks must fit on their node after all its terminating pods have ended.
         for name, nominated in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -347,8 +347,8 @@ class _Ports(Greedy):
 FAR_ABOVE = 1e9
 """Score of the shard's nodes in soft mode, in points.
 
-The value exceeds the sum of all other scores, and is small enough that adding it preserves their
-fractional digits.
+The value exceeds the sum of all other scores, and is so small that the fractional digits of the
+scores are preserved.
 """
 
 

@@ -272,7 +272,7 @@ def _find_limits(problem: Problem) -> Mapping[str, Sequence[_GroupLimit]]:
 
 
 def _find_counted_tasks(problem: Problem, group_limit: _GroupLimit) -> Bool:
-    """Return the mask (V,) of running tasks of the limit's queue on nodes of its group."""
+    """Return the mask (V,) of the running tasks that count toward the limit."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(group_limit.queue)
     found: Bool = np.logical_and(running.queue_of == queue, group_limit.nodes[running.node_of])

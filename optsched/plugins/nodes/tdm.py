@@ -197,7 +197,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the number or percentage of `whole` in `text`; return `nothing` if it is invalid."""
+    """Parse `text` as a number or a percentage of `whole`; return `nothing` if it is neither."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing

@@ -93,7 +93,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def describe_excess(self, node: Node, now_ms: int) -> str | None:
-        """Return a text about the load limit that a node exceeds, or None for no limit."""
+        """Return a text about the load limit that a node exceeds; None if it exceeds no limit."""
         load = find_recent_load(node, now_ms)
         if load is None:
             return None
@@ -233,7 +233,7 @@ class _Shadow:
     at_start: F64
 
     def add(self, node: int, requested: F64) -> F64:
-        """Add the estimated usage (2,) of one more task to a node, and return this usage.
+        """Add the estimated usage (2,) of one more task to a node; return the added amounts.
 
         `requested` (5,) is the result of `_requested_amounts`.
         """

@@ -59,8 +59,9 @@ class Weights:
 def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of task classes: requests for one resource, or dominant shares.
 
-    The unit depends on the pending tasks of all gangs, including gangs that cannot start. The unit
-    must not depend on victims, because plans with different victims are compared by weight.
+    The unit of the weights depends on the pending tasks of all gangs, including gangs that cannot
+    start. This unit must not depend on victims, because plans with different victims are compared
+    by weight.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -73,8 +74,9 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _divide_by_total(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # If several resources are dominant for every gang, choose by name, because resource indices
-        # depend on earlier sessions. Devices take precedence over memory and CPU.
+        # If several resources are dominant for every gang, the choice depends on their names,
+        # because resource indices depend on earlier sessions. Devices take precedence over memory
+        # and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}

@@ -40,7 +40,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 
 
 MOST_PAIRS = 200_000
-"""Maximum number of (task class, node) pairs in a score table that fits the CPU caches."""
+"""Maximum number of (task class, node) pairs in a score table that fits into the CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)

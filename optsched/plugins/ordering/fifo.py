@@ -122,7 +122,7 @@ def build_order_reason(problem: Problem, head: int) -> Reason:
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the first gang of the mask `among` (G,) in the FIFO order of the queue of `gang`.
+    """Return the first gang in the FIFO order of `gang`'s queue, among the gangs in `among` (G,).
 
     Returns `gang` if its queue is not a FIFO queue.
     """
@@ -215,8 +215,8 @@ class _Order:
     lines
         For each FIFO queue, the indices of its gangs in FIFO order, without exempt gangs.
     waits
-        Indices of the gangs without running tasks. Such a gang blocks all later gangs of its queue
-        until it is placed.
+        Indices of the gangs without running tasks. A gang without running tasks blocks all later
+        gangs of its queue until it is placed.
 
     """
 
@@ -277,7 +277,7 @@ def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, 
     Each gang class is listed once, with its first gang; its other gangs have the gang class -1.
     """
     model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
-    last: int | None = None  # variable that is 1 only if all gangs up to this one are placed
+    last: int | None = None  # variable that is 1 only if all earlier gangs are placed
     is_closed = False
     for gang, h in line:
         if settled[gang] == 0:

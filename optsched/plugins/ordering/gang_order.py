@@ -165,7 +165,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Orders gangs by the end of their maximum waiting time, and votes to enqueue them after it.
+    """Orders gangs by the end of their maximum waiting time; votes to enqueue overdue gangs.
 
     Attributes
     ----------

@@ -53,8 +53,9 @@ class ExtraResources(NamedTuple):
 class Reservation(Rule):
     """Rule: capacity stays idle for the start of each reservation, based on known task durations.
 
-    A reservation constrains the tasks that must not delay its start. Other gangs are entitled to
-    start before the gang with the reservation, but only within the entitlements of their queues.
+    A reservation constrains the tasks that must not delay its start. The tasks of entitled gangs
+    may start before the gang with the reservation, but only within the entitlements of their
+    queues.
     """
 
     name = "reservation"
@@ -126,7 +127,7 @@ class Reservation(Rule):
                 if gain.get(resource) and used > most:
                     detail = (
                         f"{amount_text(resource, used)} would be held before {reservation.gang} "
-                        f"starts, the queue is entitled to {amount_text(resource, most)}"
+                        f"starts, but the queue is entitled to {amount_text(resource, most)}"
                     )
                     yield Violation(self.name, f"queue {name}", detail)
 
@@ -164,7 +165,7 @@ class Reservation(Rule):
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d], from `find_extra_resources`.
+        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d] (see `find_extra_resources`).
 
         supplied[c, n] is the number of tasks of class c that are placed on node n.
         """
@@ -250,8 +251,8 @@ class Reservation(Rule):
 class _NodeLimits(NamedTuple):
     """The capacity (N, D) that a reservation leaves to constrained tasks, and requests (C, D).
 
-    Axis D contains each resource of which, on some node, the reservation leaves less than the idle
-    amount plus the amount of terminating pods.
+    Axis D contains the resources that the reservation limits. A resource is limited if, on some
+    node, the reservation leaves less than the idle amount plus the amount of terminating pods.
     """
 
     left: I64
@@ -470,7 +471,7 @@ def describe_reservation(reservation: CapacityReservation) -> str:
     if not reservation.is_open:
         return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"
     return (
-        "capacity is reserved for it as pods of unknown duration end, not before "
+        "capacity is reserved for it once pods of unknown duration end, not before "
         f"{format_time(reservation.start_ms)}"
     )
 

@@ -275,8 +275,7 @@ class Preferences:
     selected
         (M, N) number of residents on each node that each term selects.
     carried
-        (M, N) sum of the weights with which residents on each node carry each term; 0 for spread
-        terms.
+        (M, N) sum of the weights of each term over the residents on each node; 0 for spread terms.
 
     """
 

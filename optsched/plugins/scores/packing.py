@@ -302,7 +302,7 @@ STRATEGY_FIT = Plugin(
             "resources",
             Kind.MAPPING,
             "",
-            "by resource (default: CPU and memory); a trailing * matches names by prefix",
+            "strategy by resource (default: CPU and memory); a trailing * matches names by prefix",
             fields=(
                 Argument(
                     "*",

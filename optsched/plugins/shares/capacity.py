@@ -150,7 +150,7 @@ class _Order(Greedy):
         return [r for r, amount in enumerate(request) if amount and r != self._pods]
 
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
-        """Return whether a task fits the deserved share of a queue and of some ancestors.
+        """Return whether a task fits into the deserved shares of a queue and its nearest ancestors.
 
         The result has one mapping per queue. The keys of a mapping are the requested resources of
         which the queue deserves a positive amount. The Boolean of a resource is True if the task

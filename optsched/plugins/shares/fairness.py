@@ -136,7 +136,7 @@ def _sum_admissible_demand(problem: Problem, pending: Mapping[str, Reason]) -> I
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether a gang's minimum exceeds all nodes, the cluster or a queue capability."""
+    """Return whether a gang's minimum exceeds every node, the cluster or a queue capability."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -198,8 +198,8 @@ def _raise_shares(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
     """Raise the shares of queues with a positive weight by water filling.
 
     Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the
-    fractions before the call. A queue gets more than before only after every queue that can still
-    grow has reached the weighted share of this queue.
+    fractions before the call. The smallest weighted share is raised first. A queue grows only after
+    all other queues that can still grow have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (exceeded.dominant > 0))
     if not len(rising):

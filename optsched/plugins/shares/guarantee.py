@@ -42,7 +42,7 @@ SHOWN = 4
 
 
 class Guarantee(Rule):
-    """Rule: the usage and the unused guarantees of all queues together fit the cluster.
+    """Rule: the usage and the unused guarantees of all queues together fit into the cluster.
 
     The committed amount of a queue ("claim" in the code) is the larger of its guarantee and its
     need. The need of a queue is the usage of the gangs directly in it, plus the committed amounts
@@ -93,7 +93,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add constraints so that the committed amounts ("claim") fit the cluster.
+        """Add constraints so that the committed amounts ("claim") fit into the cluster.
 
         Each queue has the constraints claim ≥ guarantee and claim ≥ usage + Σ_child claim. The
         cluster has the constraint Σ claim ≤ capacity over the top-level queues.
@@ -151,7 +151,7 @@ class Guarantee(Rule):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
             # If the request exceeds even the available capacity plus all unused guarantees,
-            # guarantees are not what blocks the gang.
+            # guarantees do not block the gang.
             if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
                 rest = kept_for_guarantees(problem, r, kept)

@@ -240,7 +240,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why reclaim could not evict tasks of a gang that borrows; empty if it could."""
+    """Return why reclaim could not evict tasks of a gang that borrows; empty if it could evict."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"

@@ -264,10 +264,10 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the remaining total, the total weight, and the queues that no bound limits.
 
-    The returned queues divide the remaining total by weight. In each round, the queues that a bound
-    limits get this bound, and the other queues divide the remaining total again. Floors apply if
-    the total shortage below floors is at least the total excess above ceilings. Ceilings apply if
-    the total excess is at least the total shortage.
+    The returned queues divide the remaining total by weight. In each round, each queue whose share
+    violates a bound gets this bound, and the other queues divide the remaining total again. Floors
+    apply if the total shortage below floors is at least the total excess above ceilings. Ceilings
+    apply if the total excess is at least the total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

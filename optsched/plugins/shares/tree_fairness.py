@@ -249,8 +249,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # Before the usage of a child that can grow is added, it is scaled down to the smallest
-            # weighted share of all children that can grow.
+            # The usage of each child that can grow is scaled down to the smallest weighted share
+            # among these children, and then added.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -262,7 +262,7 @@ class ShareTree:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """Return `is_full` and the weighted share of each node on a queue's path from the root."""
+        """Return `is_full` and the weighted share of each tree node on the path to a queue."""
         is_idle = [amount > 0 for amount in self._ledger.idle_total]
         if is_idle != self._open:
             self._open = is_idle

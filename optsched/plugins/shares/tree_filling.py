@@ -99,8 +99,8 @@ class _Filling:
         # For each depth below the root, from the root down, the indices of the tree nodes.
         self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
-        # Number (L,) of gangs of each class, and index (L,) of its first gang in `_size` and
-        # `_sum`.
+        # For each class (L,): the number of its gangs, and the index of its first gang in `_size`
+        # and `_sum`.
         self._number = np.array([len(s) for s in sizes], np.int64)
         self._start = np.cumsum(self._number + 1) - self._number - 1
         padded = [np.append(s, np.inf) for s in sizes]
@@ -143,9 +143,10 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return two shares (L,) per class: where its next gang is satisfied, and where one starts.
+        """Return the shares of each class at its next two events, as two arrays (L,).
 
-        A gang starts when the share of its class exceeds the floor of the gang.
+        At the first share, a gang of the class is satisfied. At the second share, a gang of the
+        class starts to get more, because the share exceeds the floor of the gang.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max
@@ -212,9 +213,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The shares of the open nodes with the smallest weighted share rise. If some of these
-            # nodes can use more without a larger dominant share, because another resource is
-            # dominant, only the shares of those nodes rise.
+            # The shares of the open nodes with the smallest weighted share rise. Some of these
+            # nodes may be able to use more without a larger dominant share, because another
+            # resource is dominant. In this case, only these nodes get more.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

@@ -152,7 +152,7 @@ class _ScarceDrivers:
     snapshot: Snapshot
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return the number of residents that use a volume, by index of the nodes with limits."""
+        """Return how many residents use a volume on each node with a limit, by node index."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
@@ -211,7 +211,7 @@ class _AttachedCounts:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return the number (N,) of volumes attached to each node, given the users of each volume."""
+    """Return how many volumes are attached to each node (N,), given the users of each volume."""
     number = np.zeros(num_nodes, np.int64)
     for on_node in users:
         number[np.fromiter(on_node, np.int64, len(on_node))] += 1

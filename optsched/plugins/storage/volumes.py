@@ -217,7 +217,7 @@ class _ScarceClaims:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Return a number (N,) per node, equal for nodes that reach the same volumes for `keys`."""
+        """Number the nodes (N,); nodes that reach the same volumes for `keys` get equal numbers."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -317,7 +317,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return the mask (N,) of nodes that fit one more user of a claim; ignores other claims."""
+        """Return the mask (N,) of nodes that can reach a volume for one more user of a claim."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -396,7 +396,7 @@ class VolumeFill(Rule):
     ----------
     shape
         (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between two
-        neighbouring utilizations, the score is interpolated linearly.
+        neighbouring pairs, the score is interpolated linearly.
 
     """
 

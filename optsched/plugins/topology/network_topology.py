@@ -125,8 +125,8 @@ class NetworkTopology(Rule):
     ) -> tuple[Sequence[Bool], bool] | None:
         """Return masks (N,) of a gang's widest allowed domains, at most `most_cleared` masks.
 
-        The largest domain comes first. The Boolean is True if the gang may use no further domain.
-        Returns None if the gang may use all nodes.
+        The largest domain comes first. The returned Boolean is True if the gang may use no further
+        domain. Returns None if the gang may use all nodes.
         """
         topology = problem.topology
         bound = topology.bounds[int(problem.shape_of[gang])].whole
@@ -263,7 +263,7 @@ class NetworkTopology(Rule):
         return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `CapacityExplanation`. The reason is that no allowed domain fits all pods."""
+        """See `CapacityExplanation`. The reason is that the pods fit into no allowed domain."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:

@@ -156,7 +156,7 @@ class PodAffinity(Rule):
 
 
 def _mask_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
-    """Return the mask (N,) of nodes in domains of term `m` that have a positive count (N,)."""
+    """Return the mask (N,) of nodes in the domains of term `m` that contain a positive `count`."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -583,7 +583,7 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """The domains of one topology key that contain pods which all given affinity terms select.
+    """The domains of one topology key with pods that all given affinity terms select.
 
     Attributes
     ----------

@@ -367,7 +367,7 @@ class _Buckets(Greedy):
                 others.append(self._request(gang, waiting))
         count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
-        # The last tasks of the bucket are dropped until the other tasks fit the node.
+        # The last tasks of the bucket are dropped until the other tasks fit on the node.
         dropped = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
         lacking = own + dropped[-1] - self._future_idle
         needed = [np.searchsorted(dropped[:, r], lacking[:, r]) for r in range(len(own))]
