@@ -159,7 +159,7 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
     if product != task.replicas and not findings.has_problem_with(f"{field}."):
         findings.deny(
             f"{field}: totalPartitions {partition.total} times partitionSize {partition.size} is "
-            f"{product}: make it the {task.replicas} replicas of task {task.name}"
+            f"{product}: it must be {task.replicas}, the replicas of task {task.name}"
         )
     minimum = partition.min_partitions * partition.size
     if partition.min_partitions and task.min_available != minimum:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NOT_DAG: Final = "jobflow flow is not dag"
 _MAX_NAME: Final = 52
-"""Maximum length of a CronJob's name; a job's name is this name, a dash and ten digits."""
+"""Maximum length of a CronJob's name; the names of its jobs add a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 

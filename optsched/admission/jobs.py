@@ -146,8 +146,8 @@ def _check_change(old: Raw, new: Raw, review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # If a manifest without the defaults is applied again, admission sets the defaults again. A
-    # missing default is therefore no change.
+    # If a manifest without the defaults is applied again, admission sets the defaults again, so a
+    # missing default does not count as a change.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )

@@ -52,8 +52,8 @@ _TIER: Final = "highestTierName"
 def mutate(review: Review) -> None:
     """Set a PodGroup's queue from its namespace, record its submitter, and protect its status.
 
-    The status of a PodGroup is not a subresource, so a tenant could write the phase `Inqueue`. With
-    this phase, the gang would be admitted, and its `minResources` could prevent other gangs of the
+    The status of a PodGroup is not a subresource, so a tenant could write the phase `Inqueue`,
+    which admits the gang. The `minResources` of an admitted gang can prevent other gangs of the
     queue from being admitted.
     """
     obj = review.request.obj or {}
@@ -120,7 +120,7 @@ def validate(review: Review) -> None:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup if the submitter of a member pod may not use its queue."""
+    """Deny a PodGroup if the submitter of a member pod may not use the PodGroup's queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):

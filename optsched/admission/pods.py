@@ -193,7 +193,7 @@ def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
     queue; it is empty if the queue does not exist or a submitter may not use the queue.
 
     RBAC roles may allow the submitter to use the queue, but the scheduler does not read RBAC roles.
-    If another user creates the PodGroup at the same time, only this record shows that admission
+    If another user creates the PodGroup at the same time, only the record shows that admission
     checked the roles.
     """
     space = review.request.namespace

@@ -1,4 +1,4 @@
-"""The submitters of a request, as only admission records them, and the queues they may use.
+"""Record the submitters of objects, and check which queues a submitter may use.
 
 A user who creates an object is its submitter. optsched's controllers are trusted: if they create an
 object for another object, they copy that object's submitters. The Kubernetes controllers create
@@ -82,8 +82,8 @@ def record_author(review: Review) -> None:
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Record the submitter of a request in an annotation of its object.
 
-    `is_changed` is true if an update changes what the object runs. The user of such an update
-    becomes the submitter; all other updates keep the recorded submitter. `joined` is the result of
+    If an update changes what the object runs, `is_changed` is true, and the user becomes the
+    submitter. All other updates keep the recorded submitter. `joined` is the result of
     `format_joined` for a pod, or None.
 
     A record that a user wrote into the object is replaced. An object that was created before the

@@ -82,7 +82,7 @@ def check_annotations(review: Review, *templates: str) -> None:
 
 def check_reserved(review: Review) -> None:
     """Deny pod annotations that only schedulers and device plugins may write."""
-    # Kubelets and the device plugins in kube-system update these annotations of existing pods.
+    # Kubelets and the device plugins in kube-system update device annotations of existing pods.
     is_of_nodes = _NODES in review.request.groups or is_of_cluster(review.request.user)
     if review.request.action is not Action.UPDATE or not is_of_nodes:
         keys = _find_changed(review.request, _is_reserved)
@@ -92,7 +92,7 @@ def check_reserved(review: Review) -> None:
 def check_templates(review: Review) -> None:
     """Deny forbidden PriorityClasses and annotations in the pod templates of a new job.
 
-    Controllers create pods from these templates, and these pods are not checked again.
+    The pods that controllers create are not reviewed, so their templates are checked instead.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
@@ -109,8 +109,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny PodGroup annotations that only schedulers may write; users may only remove them.
 
-    These annotations record evicted pods, the capacity reserved for moved pods, and the time at
-    which a plugin last moved pods in the cluster.
+    Schedulers use PodGroup annotations to record evicted pods, the capacity reserved for moved
+    pods, and the time at which a plugin last moved pods.
     """
     after = annotations_of(review.request.obj or {})
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -217,8 +217,8 @@ def is_system_class(name: object) -> bool:
 def warn_of_ineffective_class(name: object, review: Review) -> None:
     """Warn that a PodGroup's PriorityClass takes effect only if its pods have the same class.
 
-    Most pods are created after their PodGroup, so the scheduler, not admission, compares their
-    priorities.
+    Most pods are created after their PodGroup, so the scheduler, not admission, compares the
+    priorities of the pods and the PodGroup.
     """
     if isinstance(name, str) and name and name not in (review.settings.tenant_classes or ()):
         review.warn(

@@ -2,8 +2,8 @@
 
 Names, defaults and limits are from Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook for
-task names, minAvailable and maxRetry. A job that has not passed the webhook therefore has the same
-fields after parsing.
+task names, minAvailable and maxRetry. The parsed fields of a job therefore do not depend on whether
+the webhook reviewed the job.
 """
 
 from __future__ import annotations

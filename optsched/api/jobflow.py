@@ -314,9 +314,9 @@ class CronJobTemplate:
 class CronJob(ApiObject):
     """A CronJob, which creates jobs on a schedule.
 
-    `time_zone` is empty if the field is absent. A job may be created up to `starting_deadline_s`
-    seconds after its scheduled time, or at any later time if it is None. `last_schedule_ms` and
-    `last_success_ms` are in milliseconds since 1970, or None.
+    `time_zone` is empty if the field is absent. A job that is more than `starting_deadline_s`
+    seconds late is not created; None means no limit. `last_schedule_ms` and `last_success_ms` are
+    in milliseconds since 1970, or None.
     """
 
     schedule: str = ""

@@ -217,8 +217,8 @@ def podgroup_status_patch(
 ) -> dict[str, Any]:
     """Return the JSON merge patch that sets a PodGroup's status.
 
-    PodGroups have no status subresource. Counts of zero are included, because they must overwrite
-    the stored counts.
+    PodGroups have no status subresource. The patch includes counts of zero, because they must
+    overwrite the stored counts.
     """
     return {
         "status": {

@@ -71,8 +71,9 @@ class Cluster:
 class DeviceQuota:
     """A queue's quotas on devices that pods claim through dynamic resource allocation (DRA).
 
-    The keys are the same as in Volcano's capacity plugin. `deviceclass/<class>` limits the number
-    of devices; `<dimension>.deviceclass/<class>` limits a consumable capacity of the devices.
+    The keys of the quotas are the same as in Volcano's capacity plugin. `deviceclass/<class>`
+    limits the number of devices; `<dimension>.deviceclass/<class>` limits a consumable capacity of
+    the devices.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)
@@ -284,8 +285,8 @@ def queue_status_patch(
     """Return the JSON merge patch that sets a queue's allocated amounts and PodGroup counts.
 
     `allocated` maps resources to amounts in base units. `previous` holds the resources in the
-    stored status; a null value in the patch removes those that are not in `allocated`. Counts of
-    zero are included, because they must overwrite the stored counts.
+    stored status; a null value in the patch removes each resource that is not in `allocated`.
+    The patch includes counts of zero, because they must overwrite the stored counts.
     """
     removed = dict.fromkeys(sorted(set(previous) - allocated.keys()))
     return {

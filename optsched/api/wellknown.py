@@ -24,7 +24,7 @@ ROOT_QUEUE: Final = "root"
 GROUP_NAME_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for existing pods.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Pods or namespaces.
-# Both the scheduling gate and the annotation that requests the gate have this name.
+# The name of the scheduling gate, and of the annotation that requests the gate.
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
 TASK_SPEC: Final = "volcano.sh/task-spec"
 TASK_INDEX: Final = "volcano.sh/task-index"
@@ -75,7 +75,7 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# Set on PodGroups, or on owners of pods (such as ReplicaSets), from which PodGroups inherit them.
+# Annotations of PodGroups; a PodGroup may inherit them from the owner of its pods.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
@@ -101,7 +101,7 @@ QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
 SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
 # Events.
-FULL_MESSAGE: Final = "optsched.io/full-message"  # The text of a message too long for an Event.
+FULL_MESSAGE: Final = "optsched.io/full-message"  # A message that is too long for an Event.
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"

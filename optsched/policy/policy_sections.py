@@ -403,7 +403,7 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 LEVEL_PLUGINS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
 """Maps each objective level to the plugins that can give it an effect.
 
-A level has no effect if the policy enables none of these plugins.
+A level has no effect if the policy enables none of its plugins.
 """
 
 

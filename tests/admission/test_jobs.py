@@ -151,7 +151,7 @@ REFUSED = [
         job(task(partitionPolicy={"totalPartitions": 2, "partitionSize": 2})),
         [
             "spec.tasks[0].partitionPolicy: totalPartitions 2 times partitionSize 2 is 4: "
-            "make it the 2 replicas of task w"
+            "it must be 2, the replicas of task w"
         ],
         id="partitions do not make replicas",
     ),

@@ -119,7 +119,7 @@ def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
 
 
 def encode_reason(reason: Reason) -> str:
-    """Format a reason for an annotation."""
+    """Format the code and the message of a reason for an annotation."""
     return f"{reason.code.value}: {reason.message}"
 
 

@@ -134,7 +134,8 @@ class NodeIndex:
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
         """Return the nodes that a member selector matches; callers must not modify the set."""
         if selector not in self._member_nodes:
-            # Narrow the candidates by the literal prefix of a pattern, or by the values of a label.
+            # Select candidate nodes by the literal prefix of a pattern, or by the values of a
+            # label.
             likely: Iterable[str] = self._labels
             if isinstance(selector, Pattern):
                 if self._sorted is None or len(self._sorted) != len(self._labels):

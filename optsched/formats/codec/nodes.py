@@ -1,4 +1,4 @@
-"""Conversion of Kubernetes nodes to domain nodes, with images, data sets and shards."""
+"""Convert Kubernetes nodes, with their images, data sets and shards, to `snapshot.Node` objects."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 
 @lru_cache(maxsize=1 << 12)
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
-    """Return a pod's required data; cached, so pods with equal data share one object."""
+    """Return a pod's required images and data sets; equal results are one cached object."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
     required = RequiredData(images if any(images) else (), datasets_in(datasets))
     return NO_REQUIRED_DATA if required == NO_REQUIRED_DATA else required

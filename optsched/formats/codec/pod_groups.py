@@ -150,7 +150,7 @@ def has_lost_its_pods(members: tuple[Task, ...], group: PodGroup) -> bool:
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Yield an error for each invalid waiting or running time; Volcano ignores invalid times."""
+    """Yield an error for an invalid waiting time or run time; Volcano ignores invalid times."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):
@@ -334,8 +334,7 @@ class ShuffleTimes:
         """Return when each plugin last moved pods to better nodes.
 
         `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
-        ignored, because a wrong clock of another process would otherwise block the plugin until
-        that time.
+        ignored, so that another process with a wrong clock cannot block the plugin.
         """
         found: dict[str, int] = {}
         for times in (self.written, self.own):

@@ -1,4 +1,4 @@
-"""Reader and writer of Volcano Queues, including their annotations, as domain queues.
+"""Convert Volcano Queues, with their annotations, to `snapshot.Queue` objects and back.
 
 Annotations hold the overuse tolerance (`volcano.sh/overuse-tolerance`), the limits per node group,
 and the past usage (`optsched.io/usage`). An example of a usage annotation is
@@ -70,7 +70,7 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 
 
 def queue_of(queue: ApiQueue) -> Queue:
-    """Convert a Queue object to a domain queue; a queue with invalid fields accepts no jobs.
+    """Convert a Queue to a `snapshot.Queue`; a queue with invalid fields accepts no jobs.
 
     If a queue states no deserved amount of a resource, the guarantee of the resource applies.
     """

@@ -542,6 +542,7 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in created:
-            # If the pod's status lists this name without a claim, the pod needs no claim.
+            # If the pod's status lists a claim name without a claim, the pod does not need this
+            # claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

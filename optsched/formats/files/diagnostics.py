@@ -50,7 +50,7 @@ class ObjectProblem:
 class InstanceError(Exception):
     """An error for a file or folder that contains nothing to schedule.
 
-    `problems` lists the errors in its objects.
+    `problems` lists the errors in the objects of the file or folder.
     """
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from optsched.formats.snapshots.object_stores import Raw
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""Kind of the object of a dump that holds the time of the snapshot (`takenAt`)."""
+"""Kind of the dump object that holds the time of the snapshot (`takenAt`)."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a string: write it in quotes"

@@ -319,7 +319,7 @@ class GangStore:
         return next(((kind, group) for kind, group in known if group is not None), None)
 
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
-        """While any pod of a gang holds resources, keep the gang in the queue of its admission.
+        """While any pod of a gang holds resources, keep the gang in the queue that admitted it.
 
         The deletion of a PodGroup, or a change of its queue, does not release resources in use.
         After a restart, the scheduler reads the queue from the annotations of the pods.

@@ -179,8 +179,8 @@ def files_of(path: Path) -> list[Path]:
 def list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, sorted by path.
 
-    Raises InstanceError if a folder cannot be read; otherwise its files would be omitted silently.
-    Symbolic links to folders are not followed.
+    Raises InstanceError if a folder cannot be read, so that no file is omitted silently. Symbolic
+    links to folders are not followed.
     """
     found = []
     for parent, _, names in os.walk(folder, onerror=_refuse):

@@ -120,7 +120,7 @@ class ParsedStore(Generic[T]):
 
 
 class QueueStore(ParsedStore["ApiQueue"]):
-    """A store of Queues, both as API objects and as domain queues."""
+    """A store of Queues, both as API objects and as `snapshot.Queue` objects."""
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(kinds.QUEUE, _parse_queue, problems)

@@ -156,7 +156,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Return the object of a dump that holds the time of the snapshot."""
+    """Return the dump object that holds the time of the snapshot."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,

@@ -61,7 +61,8 @@ IMPLICIT_PREFIX: Final = "pod:"
 UPSTREAM_PREFIX: Final = "k8s:"
 """Prefix of the gang name of a `scheduling.k8s.io` PodGroup.
 
-A Volcano PodGroup may have the same name; the prefix distinguishes the two gangs.
+A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have equal names; the prefix distinguishes
+their gangs.
 """
 
 _NOT_TEXT: Final = "is not a string: write it in quotes"

@@ -73,8 +73,9 @@ def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
     """Return the amounts by which a pod increases ResourceQuota usage, keyed by quota resource.
 
     The amounts include the pod's request. Kubernetes: `PodUsageFunc` in
-    `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the `minResources` of PodGroups
-    (`GetPodQuotaUsage`), so a quota on limits blocks a whole gang rather than some of its pods.
+    `pkg/quota/v1/evaluator/core`. Volcano also uses the names of quota resources in the
+    `minResources` of PodGroups (`GetPodQuotaUsage`). A quota on limits therefore blocks a whole
+    gang rather than some of its pods.
     """
     limits = _pod_limits(spec)
     return {

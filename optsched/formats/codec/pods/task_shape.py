@@ -103,8 +103,9 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
     """Return a task shape without the lists that exceed `MOST_TERMS` or `MOST_REQUIREMENTS`.
 
-    The result is `shape` itself if no list exceeds its limit. A pod with a list above its limit is
-    reported and not scheduled. A running pod keeps its request and its anti-affinity.
+    The result is `shape` itself if no list exceeds its limit. A pod with a list that exceeds its
+    limit is reported and not scheduled. A running pod keeps its request and its anti-affinity even
+    if they exceed a limit.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
