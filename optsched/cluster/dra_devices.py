@@ -78,7 +78,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """A task that uses ResourceClaims: the attributes that this module reads."""
+    """The attributes of a task with ResourceClaims that this module reads."""
 
     @property
     def key(self) -> str:

@@ -164,7 +164,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint, which keeps pods that do not tolerate it away from a node or device."""
+    """A taint, which keeps pods without a matching toleration away from a node or device."""
 
     key: str
     value: str

@@ -485,7 +485,7 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim is bound only after its pod has a node, and may compete for volumes."""
+        """Whether the claim waits for its pod's node and could be bound to an existing volume."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:

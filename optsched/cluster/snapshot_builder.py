@@ -123,7 +123,10 @@ class SnapshotBuilder:
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the snapshot at `taken_ms`, with all objects of `others` but nodes and gangs."""
+        """Return the snapshot at `taken_ms`, with the nodes and gangs of this builder.
+
+        All other objects come from `others`.
+        """
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

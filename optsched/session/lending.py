@@ -461,7 +461,7 @@ class _Relaxation:
 
     Another plan may start other gangs in the first stage, and may lend to a gang that needs no loan
     in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use the
-    capacity that was idle before the session. If the first stages of all these plans place the same
+    capacity that was idle before the session. If the first stage of every such plan places the same
     task weight, this weight is subtracted from the bound.
     """
 

@@ -4,7 +4,7 @@ A session that neither binds nor evicts a pod leaves the cluster unchanged, so t
 would make the same plan. Three changes do not affect the plan: a bound task starts to run, the
 recent usage of queues changes, or time passes. Time affects the plan only if a gang has waited so
 long that it takes precedence. Every other change requires a new decision. Even a loss of capacity
-requires one, because it may satisfy a rule that compares pods.
+requires a new decision, because it may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AT_LATEST_MS: Final = 60_000
 """Time in ms after which a proved decision is made again, in case some rule depends on time."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which an unproved decision is made again; doubles with each repetition.
+"""Time in ms after which an unproved decision is made again; it doubles with each repetition.
 """
 
 MOST_TIMES: Final = 4

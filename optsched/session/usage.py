@@ -1,7 +1,7 @@
 """Track the usage history of queues across sessions, for policies that read it.
 
-This module does no I/O and reads no clock. The snapshot states its time, and each queue's usage is
-computed up to this time.
+This module does no I/O and reads no clock. Each queue's usage is computed up to the time of the
+snapshot.
 """
 
 from __future__ import annotations

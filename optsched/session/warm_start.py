@@ -47,7 +47,7 @@ LEAST_MS = 100
 """Minimum budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""Number of ms before a session in which no search runs, so that the session starts on time."""
+"""Searches end this many milliseconds before the next session, so that it starts on time."""
 
 MOST_ACTIONS = 20
 """A search runs while a plan is executed only if the plan has at most this many actions."""

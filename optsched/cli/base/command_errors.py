@@ -172,7 +172,7 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""The optsched commands to suggest for each name that kubectl or vcctl users may type."""
+"""Suggested optsched commands, keyed by the name that a user of kubectl or vcctl may type."""
 
 
 class Group(click.Group):

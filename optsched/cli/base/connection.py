@@ -59,7 +59,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
-        self.exit_code = code.value  # type: ignore[misc]  # one class for all codes
+        self.exit_code = code.value  # type: ignore[misc]  # the code differs by instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def cluster_options(command: Command) -> Command:
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
         return command(*arguments, connection=Connection(kubeconfig, master), **flags)
 
-    return wrapped  # type: ignore[return-value]  # the options become one parameter
+    return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
 
 
 def call_cluster(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -179,9 +179,9 @@ async def list_in_namespace(
 ) -> list[Raw]:
     """List the objects of a kind in the namespace that the user gave.
 
-    An empty `namespace` selects the namespace of the current context, None selects all namespaces.
-    Raises `Failure` if the given namespace does not exist, because an empty list would hide the
-    mistake.
+    If `namespace` is empty, it selects the namespace of the current context; None selects all
+    namespaces. Raises `Failure` if the given namespace does not exist, because an empty list would
+    hide the mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await list_kind(client, kind, inside, **query)

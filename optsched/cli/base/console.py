@@ -44,15 +44,15 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return a live status line; without a terminal, it prints one line per minute."""
+        """Return a status line; if the console is no terminal, it prints one line per minute."""
         return PlainStatus(self, status)
 
 
 class PlainStatus(Status):
     """A status line whose text is not interpreted as markup.
 
-    Without a terminal, a thread prints the latest text every `PROGRESS_EVERY_S`, even if a long
-    step reports no progress.
+    If the console is no terminal, a thread prints the latest text every `PROGRESS_EVERY_S` seconds,
+    even if a long step reports no progress.
     """
 
     def __init__(self, console: Console, status: RenderableType) -> None:
@@ -72,7 +72,7 @@ class PlainStatus(Status):
             print_text(self.console, self._latest, "dim")
 
     def _print_unchanged(self) -> None:
-        """Print the latest text and the elapsed time if no line appears for `PROGRESS_EVERY_S`."""
+        """Print the latest text and the elapsed time after `PROGRESS_EVERY_S` without a line."""
         while not self._done.wait(max(self._shown_s + PROGRESS_EVERY_S - time.monotonic(), 1.0)):
             if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S and self._latest:
                 self._shown_s = time.monotonic()
@@ -102,7 +102,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def stdout() -> Console:
-    """Return the stdout console; without a terminal, it is at least `PIPED_WIDTH` columns wide."""
+    """Return the stdout console; if it is no terminal, it has at least `PIPED_WIDTH` columns."""
     return _wide_enough(PlainConsole())
 
 

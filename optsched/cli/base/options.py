@@ -93,7 +93,7 @@ SERVER_ADDRESS: Final = ParsedText("address", _parse_server_address)
 WEBHOOK_ADDRESS: Final = ParsedText("address", _parse_webhook_address)
 """Option type for the address of a webhook, `https://HOST:PORT` with an optional path.
 
-API servers reject webhook configurations with any other form of address.
+API servers reject webhook configurations whose address has another form.
 """
 
 MOST_CHARACTERS: Final = 253

@@ -259,7 +259,7 @@ OLD_QUEUES: Final = Table(
 
 
 def order_as_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return (queue, prefix) pairs in tree order; the prefix draws the tree before a name.
+    """Return (queue, prefix) pairs in tree order; the prefix draws the tree's lines.
 
     A queue whose parent does not exist, or that is its own ancestor, is at the top level.
     """

@@ -140,7 +140,7 @@ def _has_class(name: str, expression: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _QuotaRequest:
-    """How much new pods would increase a ResourceQuota's usage of one resource."""
+    """The amount by which new pods increase a ResourceQuota's usage of one resource."""
 
     quota: str
     resource: str
@@ -169,7 +169,7 @@ class QuotaUsage:
         self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods to the usage; if they exceed a quota, return why and whether they never fit."""
+        """Add pods to the usage; return why they exceed a quota, and whether they always will."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)

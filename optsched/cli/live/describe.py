@@ -157,7 +157,7 @@ def full_message(event: Raw) -> str:
     """Return an event's message, including any text that exceeded the API server's limit."""
     message = str(event.get("message") or "")
     whole = str((event["metadata"].get("annotations") or {}).get(FULL_MESSAGE) or "")
-    # The annotation may hold the text of an earlier message of the same event.
+    # The annotation `FULL_MESSAGE` may hold an earlier message of the same event.
     is_cut = message.endswith("…") and whole.startswith(message[:-1])
     return whole if is_cut else message
 

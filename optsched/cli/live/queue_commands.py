@@ -90,7 +90,7 @@ def queue_name(command: Command) -> Command:
             )
         return command(name=name, **flags)
 
-    return wrapped  # type: ignore[return-value]  # the options become one parameter
+    return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
 
 
 def spec_options(command: Command) -> Command:
@@ -114,7 +114,7 @@ def spec_options(command: Command) -> Command:
         fields = {name: flags.pop(name) for name in QueueFlags.__dataclass_fields__}
         return command(fields=QueueFlags(**fields), **flags)
 
-    return described(wrapped)  # type: ignore[return-value]  # the options become one parameter
+    return described(wrapped)  # type: ignore[return-value]  # `wrapped` has other parameters
 
 
 @click.group(cls=Group)

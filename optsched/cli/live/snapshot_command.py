@@ -59,8 +59,8 @@ def snapshot(
 ) -> None:
     """Write the cluster objects that a scheduler reads.
 
-    The command is read-only. It does not read Secrets, and omits container fields that no
-    scheduler reads. With --record it takes snapshots until it is interrupted.
+    The command is read-only. Secrets are not read, and container fields that no scheduler reads are
+    omitted. With --record, the command takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)
     if folder is not None:

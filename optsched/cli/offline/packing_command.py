@@ -75,9 +75,9 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
 
     FILE is a vector bin packing instance (.vbp), an archive of instances (.tar.gz), or a pattern
     for files in an archive: archive.tar.gz/class1_20_*. Prints the number of
-    bins and its lower bound. If it is stopped, it prints and writes the incumbents. The exit
-    code is 0 if all instances were packed and verified, 2 for bad input, 3 if no packing was found,
-    4 if the file could not be written, and 130 after Ctrl-C.
+    bins and its lower bound. If the command is stopped, it prints and writes the incumbents. The
+    exit code is 0 if all instances were packed and verified, 2 for bad input, 3 if no packing was
+    found, 4 if the file could not be written, and 130 after Ctrl-C.
     """
     console, form, out = stderr(), options["form"], options["out"]
     check_standard_output(out, form)

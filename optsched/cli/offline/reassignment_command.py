@@ -114,9 +114,9 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     """Reassign the processes of MODEL to machines at the least cost.
 
     MODEL is a machine reassignment instance of the ROADEF/EURO challenge 2012. Prints the cost,
-    its components, and a lower bound on the cost. If it is stopped, it prints and writes the
-    incumbent. The exit code is 0 if an assignment was found and verified, 2 for bad input, 3 if the
-    costs are too large for an exact sum, 4 if the file could not be written, and 130 after
+    its components, and a lower bound on the cost. If the command is stopped, it prints and writes
+    the incumbent. The exit code is 0 if an assignment was found and verified, 2 for bad input, 3 if
+    the costs are too large for an exact sum, 4 if the file could not be written, and 130 after
     Ctrl-C.
     """
     console, flags = stderr(), ReassignmentOptions(**options)

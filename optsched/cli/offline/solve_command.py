@@ -159,9 +159,9 @@ def solve(
 ) -> None:
     """Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.
 
-    Prints placements by gang, the certificate, and the pending gangs with reasons. After Ctrl-C it
-    prints and writes the incumbent. The exit code is 0 if a verified plan was found, 2 for bad
-    input, 3 if no plan was found, 4 if a file could not be written, and 130 after Ctrl-C.
+    Prints placements by gang, the certificate, and the pending gangs with reasons. After Ctrl-C,
+    the command prints and writes the incumbent. The exit code is 0 if a verified plan was found, 2
+    for bad input, 3 if no plan was found, 4 if a file could not be written, and 130 after Ctrl-C.
     """
     console, flags = stderr(), Options(files=ModelFiles(out, result, resume), **options)
     _check_outputs(instance, flags, [flags.files])
