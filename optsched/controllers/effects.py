@@ -64,8 +64,8 @@ class _Named:
 class Patch(_Named):
     """Apply `body` as a JSON merge patch (RFC 7386) to an object.
 
-    `uid` and `resource_version` are preconditions: unless they are empty, the object's UID and
-    resource version must match. If another client has changed the object since it was read, the API
+    `uid` and `resource_version` are preconditions: unless they are empty, the object must have this
+    UID and resource version. If another client has changed the object since it was read, the API
     server rejects a patch with a resource version, and the object is reconciled again.
     """
 
@@ -80,10 +80,10 @@ class PatchStatus(Patch):
 
     The patch is sent to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is the number of seconds for which the patch may be deferred. It is positive for
-    changes, such as those of pod counts, that affect no decision and are often followed by more
-    changes. If the patch is deferred, the object is reconciled again after this time, or later if
-    its status was written recently.
+    `may_wait_s` is the number of seconds for which the patch may be deferred. The number is
+    positive for changes, such as new pod counts, that affect no decision and are often followed by
+    more changes. If the patch is deferred, the object is reconciled again after `may_wait_s`, or
+    later if its status was written recently.
     """
 
     may_wait_s: float = 0.0

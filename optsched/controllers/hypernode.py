@@ -230,8 +230,8 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            # Each label adds the node to a HyperNode of one tier. If the node lacks a label, the
-            # higher tiers do not contain it.
+            # Each label adds the node to a HyperNode of one tier. If the node lacks the label of a
+            # tier, no HyperNode of this or a higher tier contains it.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)
@@ -269,7 +269,8 @@ class Discovery:
             kind=CONFIG_MAP,
             decide=self.decide,
             wakes=dict.fromkeys((NODE, HYPER_NODE), lambda _obj, _world: (self._ref,)),
-            # If another client changes these fields of a HyperNode, the controller restores them.
+            # If another client changes the labels or the spec of a HyperNode, the controller
+            # restores them.
             facets={NODE: labels_of, HYPER_NODE: lambda obj: (labels_of(obj), spec_of(obj))},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )

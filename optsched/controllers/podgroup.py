@@ -107,7 +107,7 @@ def group_name_of(pod: Manifest) -> str:
 
 
 class PodGroups:
-    """Reconciles the PodGroups of pods that name no PodGroup."""
+    """Creates and updates PodGroups for pods that name no PodGroup."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -1,8 +1,8 @@
 """HyperNodes of an InfiniBand fabric, discovered through NVIDIA UFM.
 
-UFM lists the ports of a fabric. In this list, each port of a host names the leaf switch to which
-the port is connected. Hosts that are connected through leaf switches form one HyperNode of tier 1.
-One HyperNode of tier 2 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
+UFM lists the ports of a fabric. For each port of a host, UFM names the leaf switch to which the
+port is connected. Hosts that are connected through leaf switches form one HyperNode of tier 1. One
+HyperNode of tier 2 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
 (pkg/controllers/hypernode/discovery/ufm). Volcano numbers HyperNodes in the current order of the
 leaf switches, so their names can change. optsched reuses the name of the existing HyperNode that
 contains most of the hosts.

@@ -139,7 +139,7 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised if binaries are missing and cannot be built; the message lists binaries and fixes."""
+    """Raised if binaries are missing and cannot be built; the message lists them and the fixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def require(
     """Return the paths of the given binaries, and build those that are missing.
 
     During a build, `on_progress` is called every few seconds. If only kubectl is missing, a kubectl
-    on PATH of any minor version is used. Raises AssetsError if a missing binary cannot be built.
+    of any minor version on PATH is used. Raises AssetsError if a missing binary cannot be built.
     """
     env = os.environ if env is None else env
     try:
@@ -249,7 +249,7 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     """Return the cache path of a binary, in a folder named after a digest of the build inputs.
 
     The build inputs contain the minimum Go release in go.mod, but not the installed Go release. A
-    newer Go release therefore does not cause another build (six minutes).
+    newer Go release therefore does not cause another build, which takes six minutes.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])

@@ -76,8 +76,8 @@ class Options:
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
     start. If a kind is added later, kube-controller-manager discovers the kind within 30 s. If an
-    object of the kind is deleted before the discovery, garbage collection may miss the object's
-    dependents.
+    object of the kind is deleted before kube-controller-manager discovers the kind, garbage
+    collection may miss the object's dependents.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -175,7 +175,7 @@ def commands(
             # pages and to other users of the machine.
             "listen-client-urls": f"unix://{layout.etcd_socket}",
             # etcd cannot advertise a Unix socket. Only other etcd members would use the advertised
-            # address, and there are none.
+            # address, and this member is the only one.
             "advertise-client-urls": "http://localhost:2379",
             # Even a single member must listen for peers. The member listens on an arbitrary free
             # port and trusts only its own certificate.

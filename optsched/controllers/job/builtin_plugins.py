@@ -3,7 +3,7 @@
 Names, arguments and formats follow Volcano's pkg/controllers/job/plugins.
 
 `env` sets each pod's index. `svc` gives each pod a host name, and creates a headless Service for
-the host names. It also creates a ConfigMap with the host names of each task. Pods read the host
+the host names. `svc` also creates a ConfigMap with the host names of each task. Pods read the host
 names from files in /etc/volcano and from environment variables. A NetworkPolicy blocks traffic from
 other pods. With `ssh`, a job's pods share one key pair, so they can log in to each other.
 
@@ -67,7 +67,7 @@ def _add_port(containers: Iterable[Container], name: str, port: int) -> None:
 def _change_env_pod(draft: Draft, flags: Flags) -> None:
     """Set the environment variables for the pod's index and its task's number of replicas.
 
-    Volcano sets only the index, although its guides document variables for both.
+    Volcano sets only the index, although its guides also document the number of replicas.
     """
     _add_env(
         draft.all_containers,

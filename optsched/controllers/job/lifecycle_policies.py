@@ -61,8 +61,8 @@ class ObservedEvent:
         The task and pod index to which the event belongs. The index is -1 for an event of the whole
         task. For an event of the whole job, the task is None too.
     since_ms
-        The time of the event in ms since the Unix epoch, or None if it is unknown. If it is
-        unknown, every timeout counts as expired.
+        The time of the event in ms since the Unix epoch. If the time is unknown, this is None, and
+        every timeout counts as expired.
     is_disruption
         True if the cluster, not a user, deleted the pod.
     """

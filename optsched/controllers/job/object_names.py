@@ -52,7 +52,7 @@ def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
     if template_spec(task).get("hostname"):
         return [host(job, task, 0)] if task.replicas else []
     # Each reconciliation of a job with the plugin svc computes all host names of the job. Computing
-    # their common prefix once is faster than calling `host` for each pod.
+    # the common prefix of the names once is faster than calling `host` for each pod.
     domain = template_spec(task).get("subdomain") or job
     prefix = pod_name(job, task.name, 0)[:-1]
     names = [f"{prefix}{index}" for index in range(task.replicas)]

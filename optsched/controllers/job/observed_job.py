@@ -197,7 +197,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     """Return the time in ms until a terminating pod must be deleted again, or None.
 
     An API server that stops during the deletion of a pod with a grace period of 0 may leave the pod
-    behind. No other pod is deleted again.
+    behind. Pods with a longer grace period are deleted only once.
     """
     meta = meta_of(pod.manifest)
     deletion_ms = time_ms(meta.get("deletionTimestamp"))

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from optsched.controllers.job.plugin_interface import Flags, KeyPair, Plugin, PluginObject
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds between checks while an object of an earlier job has the name of a job's object."""
+"""Seconds between attempts to create an object while an earlier job's object has its name."""
 
 TAKEN_S: Final = 10.0
-"""Seconds between checks while another owner's object has the name of a job's object."""
+"""Seconds between attempts to create an object while another owner's object has its name."""
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
 """Keys of a Secret whose values are generated only once."""

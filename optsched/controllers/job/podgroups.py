@@ -49,8 +49,8 @@ _NO_PODS: Final = "NotEnoughTasks"
 def is_current(group: Manifest, manifest: Manifest) -> bool:
     """Return whether a PodGroup was written for its job's current generation.
 
-    The `minResources` of a current PodGroup is not recomputed. The other fields are still compared,
-    because users may have changed them.
+    The `minResources` of a current PodGroup is not recomputed. The other fields of the PodGroup are
+    still compared, because users may have changed them.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
@@ -65,9 +65,9 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before the job has pods, only this annotation names the job's scheduler. It is not set for
-        # kube-scheduler, which ignores Volcano's PodGroups: for jobs of kube-scheduler, optsched
-        # admits the gangs, and kube-scheduler places the pods.
+        # Before the job has pods, only this annotation names the job's scheduler. The annotation is
+        # not set for kube-scheduler, which ignores Volcano's PodGroups: for jobs of kube-scheduler,
+        # optsched admits the gangs, and kube-scheduler places the pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     spec: dict[str, Any] = {
         **minimums(job),

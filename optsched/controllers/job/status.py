@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 """Final phases of a job."""
 ENDED: Final = FINISHED | {JobPhase.ABORTED}
-"""Phases in which none of a job's pods runs."""
+"""Phases in which no pod of the job runs."""
 LIVING: Final = frozenset({JobPhase.PENDING, JobPhase.RUNNING})
 """Phases in which a job's pods are created and its policies apply."""
 RESTARTS: Final = frozenset(
@@ -161,8 +161,8 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
 def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
     """Return the pod counts of a finished job, including its ended pods that were deleted.
 
-    Kubernetes deletes ended pods, for example after their node was deleted. In Volcano, such a
-    deletion decreases the counts of a finished job.
+    Kubernetes deletes ended pods, for example after their node was deleted. In Volcano, the
+    deletion of an ended pod decreases the counts of a finished job.
     """
     by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
     for task, known in status.counts.by_task.items():

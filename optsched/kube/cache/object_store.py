@@ -61,7 +61,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index (its objects by index value) and one index value of an object."""
+"""An index (its objects by index value) and the index value of one object."""
 
 
 class _Objects:
@@ -73,7 +73,7 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """Maps an object's key to the indexes that contain the object, with its values in them."""
+        """Maps an object's key to the object's entries in the indexes."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}

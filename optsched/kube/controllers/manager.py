@@ -229,7 +229,7 @@ class Manager:
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
         """Queue the keys that a change affects.
 
-        `objs` holds the object before and after the change.
+        `objs` holds the object's states before and after the change.
         """
         for number in self._interested[kind]:
             controller = self._controllers[number]
@@ -261,8 +261,8 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes never awaits, so other asyncio tasks get their turn
-            # here.
+            # A reconciliation without writes never awaits, so the worker yields to other asyncio
+            # tasks here.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:
@@ -308,7 +308,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        """Return the effect, or a delayed requeue instead of a status patch that must wait."""
+        """Return the effect, or a delayed requeue if the effect is a status patch that must wait."""
         if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
         due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s

@@ -37,7 +37,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Once this number of events is remembered, events about deleted objects are forgotten."""
+"""Number of remembered events at which events about deleted objects are forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200

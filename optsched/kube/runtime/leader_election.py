@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Whether this process leads, and which term it leads."""
+    """Whether this process leads, and the number of its current term."""
 
     @property
     def is_leading(self) -> bool:
@@ -222,7 +222,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder; count a change of the holder."""
+        """Return a lease spec with this process as the holder, and count a change of holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

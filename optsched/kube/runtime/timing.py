@@ -67,5 +67,5 @@ class Backoff:
         return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 
     def reset(self) -> None:
-        """Start again with the first delay, after a success."""
+        """Start again with the first delay after a successful attempt."""
         self.failures = 0

@@ -195,7 +195,7 @@ A JSON client removes spaces from driver parameters, which the server treats as 
 
 
 def version_precondition(obj: Raw) -> dict[str, Any]:
-    """Return patch metadata with which the patch fails if the object's version has changed."""
+    """Return metadata that makes a patch fail if the object's version has changed."""
     return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 

@@ -367,8 +367,8 @@ class LiveBinder:
     def _check(self, bind: Bind) -> None:
         """Raise Stopped or _Refused if no further request for the bind may be sent.
 
-        This check is made before each request, because the previous request may have taken a long
-        time.
+        Leadership and the node are checked before each request, because the previous request may
+        have taken a long time.
         """
         if not self._context.may_bind():
             raise Stopped

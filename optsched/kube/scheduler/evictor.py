@@ -591,7 +591,7 @@ class Evictor:
         process no longer leads.
         """
         victim, override = pending.victim, pending.override
-        assert override is not None  # noqa: S101  the caller has checked it
+        assert override is not None  # noqa: S101  the caller has checked `override`
         pod = await self._api.read(victim.ref)
         if not self._context.may_evict():
             return None

@@ -227,7 +227,8 @@ class ExtenderSession:
     def open(self) -> None:
         """Notify the extender that a session starts.
 
-        If this fails, all later calls of the session fail too, unless the extender is ignorable.
+        If the notification fails, all later calls of the session fail too, unless the extender is
+        ignorable.
         """
         if Verb.SESSION_OPEN not in self._paths:
             return

@@ -105,7 +105,7 @@ class _LastSession:
 
     `until_ms` is the latest start time of the next session, in milliseconds since the Unix epoch.
     `times` counts successive sessions in which the same gangs were pending for the same reasons.
-    `repeats` counts successive sessions with the same input that did not change the plan.
+    `repeats` counts successive sessions with the same input whose plans changed nothing.
     """
 
     snapshot: Snapshot
@@ -338,7 +338,7 @@ class Scheduler:
         )
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Return whether a session would repeat the last session, which did not change the plan."""
+        """Return whether a session would repeat the last session, whose plan changed nothing."""
         last_session = self._term.last_session
         return (
             last_session is not None

@@ -145,7 +145,9 @@ class PodMetrics:
         """`attempts` counts tasks and gangs by result."""
         self._attempts = attempts
         name = "volcano_task_scheduling_latency_milliseconds"
-        self._task = metrics.histogram(name, "Time from plan to bound task", _MS, "stage")
+        self._task = metrics.histogram(
+            name, "Time from the plan until the pod is bound", _MS, "stage"
+        )
         name = "optsched_bind_failures"
         self._bind_failures = metrics.counter(name, "Failed binds, by reason", "reason")
         self.evictions = metrics.counter("optsched_evictions", "Evicted pods", "action", "plugin")
@@ -193,11 +195,13 @@ class SessionMetrics:
         self._sessions = counter("optsched_sessions", "Sessions by engine", "engine")
         self.skipped = counter("optsched_sessions_skipped", "Sessions skipped as repetitions")
         self.errors = counter("optsched_session_errors", "Sessions that raised an error")
-        self._violations = counter("optsched_violations", "Rules broken by unbound plans")
+        self._violations = counter(
+            "optsched_violations", "Rule violations in plans that were not executed"
+        )
         self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._cut_searches = counter(
             "optsched_device_searches_cut",
-            "Searches for devices of ResourceClaims stopped by a limit",
+            "Searches for devices of ResourceClaims that ended without a result",
             "limit",
         )
         name = "optsched_session_seconds"
@@ -261,15 +265,23 @@ class Metrics(ProcessMetrics):
         for kind in ("allocated", "request", "deserved"):
             by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
             yield from _amount_families(kind, by_queue)
-        share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
+        share = _family(
+            "volcano_queue_share", "Largest ratio of allocated to deserved amounts", "queue_name"
+        )
         weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if all deserved amounts are used", "queue_name")
+        over = _family(
+            "volcano_queue_overused",
+            "1 if the queue has used up its deserved amounts",
+            "queue_name",
+        )
         for name, queue in figures.queues.items():
             share.add_metric([name], queue.share)
             weight.add_metric([name], queue.weight)
             over.add_metric([name], queue.is_overused)
         yield from (share, weight, over)
-        gap = _family("optsched_level_gap", "Distance of a level's value from its bound", "level")
+        gap = _family(
+            "optsched_level_gap", "Distance between the value and the bound of a level", "level"
+        )
         for level, distance in figures.gaps.items():
             gap.add_metric([level], distance)
         pending = _family("optsched_pending_gangs", "Pending gangs, by reason", "queue", "code")

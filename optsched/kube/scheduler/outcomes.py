@@ -66,7 +66,7 @@ class Bind:
     closures: frozenset[str] = frozenset()
     """Why the node accepted no pods when the bind was planned; the pod tolerates these reasons."""
     record: str = ""
-    """The message of the pod condition about the node and its devices; empty without devices."""
+    """Message of the pod condition that records the node and its devices; empty without devices."""
 
     @property
     def ref(self) -> Ref:

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 BY_SCHEDULER: Final = "PreemptionByScheduler"
-"""The condition's reason, which Kubernetes also uses (`PodReasonPreemptionByScheduler`)."""
+"""The reason in the condition, as in kube-scheduler (`PodReasonPreemptionByScheduler`)."""
 
 NOT_DELETED: Final = "DeletionWithdrawn"
 _RESET_TRIES: Final = 5

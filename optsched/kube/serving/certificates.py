@@ -65,7 +65,7 @@ def renew_credentials(
     """Return credentials for a server, and whether they are new.
 
     `names` holds DNS names and IP addresses. Existing credentials are kept if they are readable,
-    the keys match, all names are covered, and no expiry is near.
+    each certificate matches its key, all names are covered, and no certificate expires soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -106,8 +106,8 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # If the key does not match, loading both files into the context would replace the
-        # certificate and keep the old key.
+        # If the certificate and the key do not match, loading them into the context would replace
+        # the certificate and keep the old key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
@@ -239,7 +239,7 @@ class SecretCredentials:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica wrote first, so its certificate is used.
+                # Another replica wrote the Secrets first, so its certificate is used.
                 conflicts += 1
                 if conflicts == MAX_CONFLICTS:
                     raise

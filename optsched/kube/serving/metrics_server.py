@@ -48,7 +48,7 @@ READY: Final = "/readyz"
 class ProcessMetrics:
     """Creates metrics in a separate Prometheus registry.
 
-    The parameter `meaning` of its methods is the metric's help text, without a full stop.
+    The parameter `meaning` of the methods is the metric's help text, without a full stop.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ async def _follow_files(
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""Seconds for which a positive review is cached; controller-runtime caches tokens equally long."""
+"""Seconds for which a positive review is cached, as in controller-runtime."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0

@@ -231,7 +231,7 @@ class WebhookProcess:
 
 
 class ResourceGroupsFile:
-    """Review settings that include the resource groups from a file.
+    """The settings of reviews, including the resource groups from a file.
 
     `settings` holds the review settings, with the resource groups from the last valid file content.
     `on_verdict` is called after each change of the file, with the mistake in the file, or with an
