@@ -308,7 +308,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        """Return the effect, or a delayed requeue if the effect is a status patch that must wait."""
+        """Return the effect, or a delayed requeue if it is a status patch that must wait."""
         if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
         due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s
