@@ -2,8 +2,8 @@
 
 The watchdog's standard input is a pipe whose other end only the owner holds. The pipe closes when
 the owner terminates: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
-alternative, because it watches the *thread* that started a component. Such a thread may end long
-before its process.
+alternative, because it watches the *thread* that started a component. A thread may end long before
+its process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reconcile one job with its pods, PodGroup, PVCs and plugin objects.
 
 The controller first writes its decision to the job's status, and then changes the objects until
-they match it. A controller that restarts between these steps continues from the status.
+they match it. If the controller restarts between the write and the changes, it continues from the
+status.
 """
 
 from __future__ import annotations

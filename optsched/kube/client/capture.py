@@ -42,8 +42,8 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
                 raise
             continue
         for obj in objects:
-            # Only snapshot files have these annotations; in a live cluster, a user must have set
-            # them.
+            # Only snapshot files have the removed annotations; in a live cluster, a user must have
+            # set them.
             kept = without_snapshot_annotations(obj)
             meta = {key: value for key, value in kept["metadata"].items() if key not in _METADATA}
             annotations = {**(meta.pop("annotations", None) or {})}

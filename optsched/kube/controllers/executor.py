@@ -106,7 +106,7 @@ class Executor:
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
         """Execute all effects except delayed requeues; return the delayed requeues.
 
-        All effects are attempted. If any of them fail, the most severe error is raised, such as
+        All effects are attempted. If any effect fails, the most severe error is raised, such as
         Stale or KubeError.
         """
         requeues = tuple(effect for effect in effects if isinstance(effect, Again))

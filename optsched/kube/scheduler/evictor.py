@@ -383,7 +383,7 @@ class Evictor:
     def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
         """Annotate PodGroups with their evicted pods, which job controllers do not count as failed.
 
-        A job controller can read this annotation even after the pods are deleted.
+        A job controller can read the annotation even after the evicted pods are deleted.
         """
         for key in [key for key in self._evicted_uids if key not in snapshot.gang_by_key]:
             del self._evicted_uids[key]

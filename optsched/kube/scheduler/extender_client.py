@@ -289,7 +289,8 @@ class ExtenderSession:
         """Return rejections (empty for accepted nodes) and failures of calls, both keyed by node.
 
         If the extender supports calls about several nodes, one call covers all nodes. An extender
-        without this support gets one call for each node, and the calls run concurrently.
+        that does not support such calls gets one call for each node, and the calls run
+        concurrently.
         """
         if not nodes:
             return {}, {}

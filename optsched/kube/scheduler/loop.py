@@ -374,7 +374,7 @@ class Scheduler:
             self._deps.binder.carry_out(report.plan, snapshot)
             for stranded in find_stranded_claims(snapshot, self._deps.cache.claim_kind):
                 self._deps.writes.enqueue(stranded.ref, stranded)
-            # The queues of these gated tasks have enough quota, but the tasks fit no node.
+            # The queues of the gated tasks have enough quota, but the tasks fit no node.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)

@@ -364,7 +364,7 @@ class OutcomeReporter:
 class SelfReporter:
     """Reports events about the scheduler process, on its pod if known, else on its lease.
 
-    `subjects` holds the objects that these events are about.
+    `subjects` holds the objects that the events are about.
     """
 
     def __init__(self, election: Election | None, metrics: Metrics, events: EventRecorder) -> None:

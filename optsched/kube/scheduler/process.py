@@ -66,12 +66,12 @@ class Settings:
 
     `policy` provides the policy and reloads the policy file after a change. `solver` and `period_s`
     override the policy unless they are None. `election` is None if this process is the only
-    replica. `listen` lists the addresses that serve health checks. These addresses also serve
-    metrics if `metrics` is None; otherwise, `metrics` holds the settings of metrics over TLS. The
-    scheduler uses only nodes that have at least one of the (label, value) pairs in `node_labels`,
-    or all nodes if there are none. `reports_gangs` is true if a gang's binds share one event on its
-    PodGroup, instead of one event per pod. `max_grace_s` is the longest grace period of a victim in
-    seconds, or None for no limit.
+    replica. `listen` lists the addresses that serve health checks. The addresses in `listen` also
+    serve metrics if `metrics` is None; otherwise, `metrics` holds the settings of metrics over TLS.
+    The scheduler uses only nodes that have at least one of the (label, value) pairs in
+    `node_labels`, or all nodes if there are none. `reports_gangs` is true if a gang's binds share
+    one event on its PodGroup, instead of one event per pod. `max_grace_s` is the longest grace
+    period of a victim in seconds, or None for no limit.
     """
 
     policy: PolicyWatch

@@ -4,7 +4,7 @@
 status.
 
 A pod that is deleted despite its disruption budgets needs the condition DisruptionTarget. The
-eviction API sets this condition before it deletes a pod, so that job controllers do not count the
+eviction API sets DisruptionTarget before it deletes a pod, so that job controllers do not count the
 pod as failed.
 """
 

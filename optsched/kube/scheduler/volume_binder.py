@@ -2,9 +2,9 @@
 
 An existing volume is reserved for its claim (`spec.claimRef`). To get a new volume, the pod's node
 is written to the claim's annotation `volume.kubernetes.io/selected-node`, which provisioners wait
-for. After these requests, Kubernetes' volume controllers bind the claims. The pods of a gang are
-bound once all its claims are bound. Completed steps are skipped, so a restarted scheduler continues
-where the previous process stopped.
+for. After these steps, Kubernetes' volume controllers bind the claims. The pods of a gang are bound
+once all its claims are bound. Completed steps are skipped, so a restarted scheduler continues where
+the previous process stopped.
 
 The steps are those of kube-scheduler's plugin VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """

@@ -110,9 +110,9 @@ async def listen(
     """Accept connections while the context is open; yield the bound address.
 
     If the maximum number of connections is open, a new connection replaces an open connection. The
-    replaced connection belongs to the client address with the most replaceable connections. It is
-    the oldest of this client's connections in the lowest stage (see `Stage`). A connection whose
-    request is being processed is replaceable only if its address has more than half of all
+    replaced connection belongs to the client address with the most replaceable connections. The
+    oldest of this client's connections in the lowest stage is replaced (see `Stage`). A connection
+    whose request is being processed is replaceable only if its address has more than half of all
     connections. If the new client's own address has the most replaceable connections, only its own
     connections without a request are replaced. If no connection can be replaced, the new connection
     is refused.

@@ -2,8 +2,8 @@
 
 The HTTP status is 400 for a body that is not an AdmissionReview, 408 for a body that does not
 arrive, 413 for a body that is too large, and 415 for a body that is not JSON. An internal error
-denies the request. Until all kinds are listed, the status is 503. API servers treat this status as
-a denial, because the webhooks have the failure policy Fail.
+denies the request. Until all kinds are listed, the status is 503. API servers treat the status 503
+as a denial, because the webhooks have the failure policy Fail.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ MAX_QUESTIONS: Final = 64
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds within which the API server must answer all questions about one request.
 
-The API server that sent the review times out after `TIMEOUT_S`. Because this limit is shorter, the
-user sees a denial with a reason instead of a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. `ANSWERS_S`
+is shorter than `TIMEOUT_S`, so the user sees a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -158,8 +158,8 @@ class ReviewThreads:
 class Reviewer:
     """Checks requests against watched objects.
 
-    Before a request is denied, the objects that caused the denial are read again. If any of them
-    has changed, the request is reviewed again.
+    Before a request is denied, the objects that caused the denial are read again. If any object
+    that was read again has changed, the request is reviewed again.
 
     `settings` returns the current settings, because the settings file may change.
     """
