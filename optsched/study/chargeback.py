@@ -55,14 +55,14 @@ class Amounts:
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # GPU usage of pods, from their bind until they leave the node.
-    # GPU usage before the gang's minimum number of pods ran; included in `held`. Crater does not
-    # bill this usage.
+    held: int = 0  # GPU usage of pods from their binding until they leave the node.
+    # GPU usage while fewer pods of the gang ran than its minimum; included in `held`. Crater does
+    # not bill this usage.
     idle: int = 0
-    # GPU usage whose work was lost in evictions and moves, including the usage of terminating pods;
+    # GPU usage for work that evictions and moves destroyed, and GPU usage of terminating pods;
     # included in `held`.
     evicted: int = 0
-    failed: int = 0  # GPU usage whose work was lost in node failures; included in `held`.
+    failed: int = 0  # GPU usage for work that node failures destroyed; included in `held`.
     cpu_held: int = 0  # CPU usage in milli-CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -210,8 +210,8 @@ class Usage:
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
         """Return the usage from `since_ms` to `until_ms`; usage before `ran_ms` counts as idle.
 
-        `ran_ms` is the time at which the gang's minimum number of tasks was reached, or None if
-        fewer tasks are running.
+        `ran_ms` is the time at which as many tasks of the gang ran as its minimum requires, or None
+        if fewer tasks are running.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -365,8 +365,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
 class _RecordedGang:
     """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is the time at which the gang's minimum number of pods was reached, or None if fewer
-    pods are running.
+    `ran_ms` is the time at which as many pods of the gang ran as its minimum requires, or None if
+    fewer pods are running.
     """
 
     payer: tuple[str, str]

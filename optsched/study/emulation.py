@@ -113,7 +113,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""If a CPU is idle, jobs count as stuck only after `PATIENCE` times `quiet_seconds`."""
+"""While a CPU is idle, a deadlock is reported only after `PATIENCE` times `quiet_seconds`."""
 
 
 class Stage(Protocol):
@@ -165,9 +165,8 @@ class Progress:
         """Return a message that states how many jobs are deadlocked and how many CPUs they hold."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
-        return (
-            f"deadlock: {len(holding)} jobs hold {held}/{num_cpus} CPU, none has its {TASKS} pods"
-        )
+        cpus = f"{held}/{num_cpus} CPU"
+        return f"deadlock: {len(holding)} jobs hold {cpus}, but no job runs all {TASKS} pods"
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
@@ -272,7 +271,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # If a CPU is idle, the scheduler may just be slow: wait longer.
+        # While a CPU is idle, the scheduler may just be slow, so wait longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         are_complete = all(state.is_complete for state in states.values())

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from optsched.cli.demo_command import demo
 
-_STUCK = re.compile(r"deadlock: (\d) jobs hold (\d+)/16 CPU, none has its 6 pods")
+_STUCK = re.compile(r"deadlock: (\d) jobs hold (\d+)/16 CPU, but no job runs all 6 pods")
 
 
 def test_gangs_finish_and_single_tasks_hold_each_other_up() -> None:

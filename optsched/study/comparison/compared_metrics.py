@@ -1,12 +1,12 @@
 """Define the metrics by which models are compared, and test their paired differences.
 
-A difference in a metric is significant only if both tests agree:
+A difference in a metric is significant only if it passes two tests:
 
 - The simultaneous confidence interval (Student's t with Bonferroni correction) excludes zero.
 - The sign-flip test rejects the null hypothesis that the two models of a pair are exchangeable. A
   flip changes the signs of all metric differences of one pair together. The test statistic is the
-  largest standardised sum of differences among all metrics, which corrects for the number of
-  metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
+  largest standardised sum of differences among all metrics. Taking this maximum corrects for the
+  number of metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Figure:
     """A metric by which models are compared."""
 
     name: str  # Column name in tables and files.
-    path: tuple[str, ...]  # Keys under which the metric is found in a result's JSON.
+    path: tuple[str, ...]  # Keys that lead to the metric in a result's JSON.
     unit: str = ""  # Unit: `s`, `part` (a fraction of 1), `hours`, or empty if the metric has none.
     # Whether lower values are better; None if neither lower nor higher values are better.
     is_better_low: bool | None = True
@@ -143,7 +143,7 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is significant: both tests must agree."""
+        """Whether the interval excludes zero and the sign-flip test rejects its null hypothesis."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
@@ -182,8 +182,8 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # The p-value is the fraction of sign flips whose largest sum over metrics is at least the
-        # observed sum.
+        # A metric's p-value is the fraction of sign flips for which the largest sum of any metric
+        # is at least the metric's observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -196,8 +196,8 @@ def paired_differences(
     is_known = ~np.isnan(table)
     apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (num_pairs - 1))
-    # If all differences are equal, set the standard deviation to exactly zero despite rounding
-    # errors.
+    # If all differences are equal, correct the rounding errors of the standard deviation: set it to
+    # zero.
     most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
     largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
@@ -221,7 +221,7 @@ def paired_differences(
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
     """Return a matrix of signs ±1, with one row per sign flip and one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
-        # Fix the first sign: flipping all signs changes no absolute value.
+        # Fix the first sign, because flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))

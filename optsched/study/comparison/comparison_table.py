@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def least_pairs(self) -> int:
-        """Minimum number of distinct traces for which a model can be called better or worse."""
+        """Minimum number of distinct traces from which a model can be called better or worse."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property

@@ -193,8 +193,8 @@ class Cell:
         if played.timeline is not None:
             counted = {job.name for job in played.jobs}
             result["unfinished_reasons"] = reasons_of(played.timeline, counted)
-            # Metrics exclude jobs that arrived during the warm-up, but a model that starves these
-            # jobs has more idle capacity for the others.
+            # Metrics exclude jobs that arrived during the warm-up. However, a model that starves
+            # these jobs leaves more idle capacity for later jobs.
             result["unfinished_of_warm_up"] = [
                 job.key
                 for job in played.timeline.jobs
@@ -223,8 +223,8 @@ def read_traces(
 ) -> dict[tuple[str, int], LoadedTrace]:
     """Read the traces; return them keyed by (source, seed).
 
-    A synthetic source that names no seed is generated once for each of `seeds`; every other trace
-    is read once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
+    For a synthetic source without a seed, one trace is generated for each of `seeds`. Every other
+    trace is read once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

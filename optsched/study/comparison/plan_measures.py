@@ -37,15 +37,15 @@ class PlanMeasures:
     nodes: int  # Number of nodes with at least one pod after the plan.
     # Allocated fraction of all GPUs after the plan, or of all CPUs in clusters without GPUs.
     allocation: float | None
-    # FGD's fragmentation F after the plan (ATC 2023, §3), divided by the idle GPU capacity: the
-    # fraction of idle GPU capacity that a typical pod of the instance cannot use. None if no GPU is
-    # idle.
+    # Fraction of the idle GPU capacity that a typical pod of the instance cannot use after the
+    # plan; None if no GPU is idle. The fraction is FGD's fragmentation F (ATC 2023, §3), divided by
+    # the idle GPU capacity.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984; dominant shares as in Ghodsi et al., NSDI 2011).
     jain: float | None
-    # Largest and smallest dominant share of any queue, as a fraction of 1; not divided by the
-    # queue's weight.
+    # Largest and smallest dominant share among the queues, as fractions of 1. The shares are not
+    # divided by the queue weights.
     largest_share: float | None
     least_share: float | None
     # `topology_tier` is the lowest HyperNode tier that contains a gang's bound pods.

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=42, help="seed of the arrivals")
     parser.add_argument(
-        "--runs", type=int, default=1, help="number of searches; the median is printed"
+        "--runs", type=int, default=1, help="number of searches; the median result is printed"
     )
     parser.add_argument("--seconds", type=float, default=120, help="CPU time of each search")
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""A check of a plan, pod by pod and GPU by GPU, that shares no code with the planners."""
+"""Check the constraints of a plan for each pod and each GPU, without code of the planners."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def find_unplaced_that_fit(
         fits = requests.reach[pod_class][machines.model] & (cpu_m >= requests.cpu_m[pod_class])
         fits &= memory_mib >= requests.memory_mib[pod_class]
         fits &= (free >= requests.milli[pod_class]).sum(axis=1) >= requests.number[pod_class]
-        found += [f"pod {pod} fits node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
+        found += [f"pod {pod} fits on node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
     return found
 
 
@@ -122,8 +122,8 @@ def _check_capacity(
             (memory_mib[node], int(machines.memory_mib[node]), "MiB of memory"),
         ):
             if used > capacity:
-                yield f"node {node} allocates {used} {unit} and has {capacity}"
+                yield f"node {node} has {capacity} {unit}, but {used} are allocated"
     for (node, device), used in milli.items():
         has = int(machines.free[node][device]) if device < len(machines.free[node]) else 0
         if used > has:
-            yield f"GPU {device} of node {node} allocates {used} thousandths and has {has}"
+            yield f"GPU {device} of node {node} has {has} thousandths, but {used} are allocated"

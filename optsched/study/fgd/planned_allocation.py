@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals) -> I64:
-    """Return the classes (T,) of the pods that arrive before the GPU demand exceeds all GPUs."""
+    """Return the classes (T,) of the pods that arrive before the demand exceeds the capacity."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand <= workload.total_milli]
 
@@ -86,7 +86,7 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
 def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[PodPlacement]:
     """Return the placement of each pod in a layout; `classes` (T,) is the class of each pod.
 
-    Within a class, earlier pods are on earlier nodes.
+    Within a class, pods that arrive earlier are on nodes with lower indices.
     """
     waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
     return [
@@ -122,8 +122,8 @@ def plan_with_moves(
 ) -> list[PodPlacement]:
     """Return the placement of each pod in a layout in which the pods in `staying` do not move.
 
-    `before` are the placements before any move. `staying` maps each placement to the number of pods
-    that do not move from it.
+    `before` holds the placements before any move. `staying` maps each placement to the number of
+    pods that do not move from it.
     """
     left, plan = staying.copy(), list[PodPlacement]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
@@ -215,7 +215,7 @@ class IdleResources:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, pod_class: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the best node and devices for a pod of a class, or None if none fits."""
+        """Return the best node and devices for a pod of a class, or None if it fits on no node."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -244,7 +244,7 @@ PLAN_SECONDS: Final = 60.0
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods in a rehearsal, divided by the mean number that together request all GPUs."""
+"""Number of pods in a rehearsal, as a multiple of the mean number that requests all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
 
 
 def _class_shares(workload: Workload) -> F64:
-    """Return the fraction (K,) of each class among all pods."""
+    """Return the fraction of each class among all pods, shape (K,)."""
     number = np.bincount(workload.pod_class, minlength=len(workload.requests.cpu_m))
     part: F64 = number / number.sum()
     return part
@@ -329,9 +329,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # Map each pod class to the slot classes that its pods may use, in order of size. A slot may
-        # be used by a pod that requests the same number of GPUs, at most as much CPU, and at most
-        # as much of each GPU. Memory is checked when a slot is taken.
+        # Map each pod class to the slot classes that its pods may use, in order of size. A pod may
+        # use a slot of a class that requests the same number of GPUs, and no less CPU and no less
+        # of each GPU than the pod. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

@@ -1,4 +1,4 @@
-"""The GPU allocation reachable for a pod list, compared with FGD and with an upper bound."""
+"""Search for a high GPU allocation for a pod list; compare it with FGD's and an upper bound."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Experiment:
     pool: Pool  # The nodes, and one pod per element of `classes`.
     fgd: Layout  # Number of pods of each class on each node under FGD.
     placed: list[PodPlacement]  # Placement of each placed pod under FGD.
-    rank: I64  # Rank (N,) by which FGD breaks ties between nodes.
+    rank: I64  # Rank by which FGD breaks ties between nodes, shape (N,).
 
     def percent(self, milli: float) -> float:
         """Convert thousandths of a GPU to a percentage of all GPUs."""
@@ -97,16 +97,16 @@ def build_experiment(workload: Workload, seed: int) -> Experiment:
 class OfflineAllocation:
     """Percentages of GPUs that are allocated if all pods may move."""
 
-    reached: float  # Percentage of GPUs allocated by the search.
-    fgd: float  # Percentage of GPUs allocated by FGD.
-    bound: float  # Upper bound on the percentage for any placement.
+    reached: float  # Percentage of GPUs that the search allocates.
+    fgd: float  # Percentage of GPUs that FGD allocates.
+    bound: float  # Upper bound on the percentage of GPUs that any placement allocates.
     rounds: int  # Number of neighbourhoods searched.
 
 
 def allocate_offline(
     experiment: Experiment, clock: Callable[[], float], seconds: float, seed: int
 ) -> OfflineAllocation:
-    """Search for the best placement of all pods for `seconds`, and return the allocation reached.
+    """Search for the best placement of all pods for `seconds`, and return the found allocation.
 
     Raises WrongPlan if `Experiment.check_plan` rejects the plan.
     """
@@ -120,7 +120,7 @@ def allocate_offline(
 
 
 def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Return the percentage of GPUs allocated for each batch size if no pod moves.
+    """Return the percentage of allocated GPUs for each batch size if no pod moves.
 
     Raises WrongPlan if `Experiment.check_online_plan` rejects a plan.
     """
@@ -137,7 +137,7 @@ def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> d
 def allocate_with_moves(
     experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float
 ) -> tuple[float, int]:
-    """Return the percentage of GPUs allocated if few pods move, and how many pods moved.
+    """Return the percentage of allocated GPUs if few pods move, and the number of moved pods.
 
     The search starts from the placement by FGD. At most `percent` percent of the placed pods may
     move to another node or other GPUs, or be removed. The search ends after `seconds`, as measured

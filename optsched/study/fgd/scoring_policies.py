@@ -36,16 +36,16 @@ class States:
     # Idle CPU (S,) in milli-CPU, and idle memory (S,) in MiB.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # Idle capacity (S, D) of each GPU, in thousandths.
-    num_gpu: I64  # Number (S,) of GPUs of each node.
-    model: I64  # Index (S,) of the GPU model of each node.
-    # Types (S,) of the GPU pods on each node, as a bit set: bit 0 stands for GPU shares, bit n for
-    # n whole GPUs.
+    free: I64  # Idle capacity of each GPU in thousandths, shape (S, D).
+    num_gpu: I64  # Number of GPUs on each node, shape (S,).
+    model: I64  # Index of each node's GPU model, shape (S,).
+    # Types of the GPU pods on each node as a bit set, shape (S,). Bit 0 stands for a GPU share, bit
+    # n for n whole GPUs.
     sorts: I64
 
     @property
     def idle_gpu_milli(self) -> I64:
-        """Total idle GPU capacity (S,) of each node, in thousandths of a GPU."""
+        """Total idle GPU capacity of each node in thousandths of a GPU, shape (S,)."""
         found: I64 = self.free.sum(axis=1)
         return found
 
@@ -56,7 +56,7 @@ class States:
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """Return a mask (S, K): whether one more pod of each class fits on each node."""
+    """Return whether one more pod of each class fits on each node, shape (S, K)."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -65,7 +65,7 @@ def fits_one_more(states: States, requests: Requests) -> Bool:
 
 
 def sort_of(requests: Requests) -> I64:
-    """Return the bit (K,) of each class in `States.sorts`; 0 for classes that request no GPU."""
+    """Return each class's bit in `States.sorts`, shape (K,); 0 for classes that request no GPU."""
     found: I64 = np.where(
         requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
     )
@@ -103,9 +103,9 @@ class Fragments:
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # Index (M,) in `milli` of each class's request per GPU.
-    milli: I64  # Distinct requests (Z,) per GPU, in thousandths.
-    reach: Bool  # Mask (M, Y): whether a class may run on a GPU model.
+    size: I64  # Index of each class's request per GPU in `milli`, shape (M,).
+    milli: I64  # Distinct requests per GPU in thousandths, shape (Z,).
+    reach: Bool  # Whether a class may run on a GPU model, shape (M, Y).
     # Per class without GPUs (C,): fraction of all pods, and CPU request.
     idle_share: F64
     idle_cpu_m: I64
@@ -129,13 +129,13 @@ class Fragments:
         )
 
     def amount(self, cpu_m: I64, free: I64, model: I64) -> F64:
-        """Return the fragmentation F (S,) of each node, in thousandths of a GPU.
+        """Return the fragmentation F of each node in thousandths of a GPU, shape (S,).
 
         `cpu_m` (S,) is the idle CPU, `free` (S, D) the idle capacity of each GPU, and `model` (S,)
         the GPU model.
         """
         found = []
-        # Process at most `_AT_ONCE` states at a time, to bound the memory of the arrays (M, S).
+        # Process at most `_AT_ONCE` states together to limit the memory of the (M, S) arrays.
         for start in range(0, len(cpu_m), _AT_ONCE):
             block = slice(start, start + _AT_ONCE)
             total = free[block].sum(axis=1).astype(np.float64)
@@ -158,7 +158,7 @@ class Fragments:
 
 
 def _added(values: F64, where: Bool) -> F64:
-    """Return the sum (S,) of `values` over the first axis where `where` is true, row by row."""
+    """Sum `values` over the first axis where `where` is true, in row order; return shape (S,)."""
     found: F64 = np.add.reduce(values * where, axis=0)
     return found
 
@@ -175,7 +175,7 @@ class Policy(Protocol):
         """Return scores (S, K) from 0 to 100; scores of pods that do not fit are arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return for each node the GPU (S,) that a fitting pod of a class (S,) would share."""
+        """Return which GPU a pod of the given class (S,) would share on each node, shape (S,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,7 +305,7 @@ class Fgd:
         return found[:, self._class_of]
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return for each node the GPU (S,) with the best score, the first one on ties."""
+        """Return the GPU with the best score on each node, shape (S,); on ties, the first GPU."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )
@@ -317,7 +317,7 @@ class Fgd:
     def _points(
         self, states: States, requests: Requests, at: I64, classes: I64, devices: I64
     ) -> npt.NDArray[np.int8]:
-        """Return the score (P,) of each (pod, node) pair.
+        """Return the score of each (pod, node) pair, shape (P,).
 
         `at`, `classes` and `devices` (P,) are the pair's node state, pod class and GPU.
         """

@@ -25,7 +25,7 @@ LAST: Final = 130
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return each run's mean allocation at each percentage of arrived demand, 0 to `LAST`.
+    """Return each run's mean allocation at each percentage of arrived demand, from 0 to `LAST`.
 
     Allocation and demand are percentages of all GPUs. If no arrival falls on a percentage, the mean
     over the arrivals at the two adjacent percentages is used.
@@ -53,7 +53,7 @@ class History:
     # the row of the run repeats the last value.
     arrived: I64
     allocated: I64
-    length: I64  # Number (B,) of arrivals of each run.
+    length: I64  # Number of arrivals in each run, shape (B,).
     node_of: I64  # Node (B, T) of each pod; -1 for an unplaced pod.
     # GPU (B, T) of each pod with a GPU share; -1 for other pods, which take the first idle GPUs.
     device_of: I64
@@ -111,7 +111,7 @@ class _Cluster:
         return States(*(part[run, node] for part in parts))
 
     def _scored(self, states: States) -> npt.NDArray[np.int8]:
-        """Return the score (S, K) of each class on each state, or -1 if a pod does not fit."""
+        """Return the score of each class in each state, shape (S, K); -1 if a pod does not fit."""
         fits = fits_one_more(states, self._requests)
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 

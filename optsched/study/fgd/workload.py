@@ -40,11 +40,11 @@ _DRAWN_ELSEWHERE: Final = 10
 class Machines:
     """The capacities of N nodes, in name order."""
 
-    # Capacity (N,) in milli-CPU and MiB of memory.
+    # Capacity of each node in milli-CPU and in MiB of memory, shape (N,).
     cpu_m: I64
     memory_mib: I64
     free: I64  # Idle capacity (N, D) of each GPU in thousandths; 0 if the node lacks that GPU.
-    model: I64  # Index (N,) of the node's GPU model among Y models.
+    model: I64  # Index of each node's GPU model among Y models, shape (N,).
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +57,7 @@ class Workload:
     # The typical classes (M,), the most frequent first. Any two typical classes differ in CPU, GPUs
     # or GPU models.
     typical: I64
-    share: F64  # Fraction (M,) of pods in each typical class, scaled to a sum of 1.
+    share: F64  # Fraction of the pods in each typical class, scaled to a sum of 1, shape (M,).
 
     @property
     def total_milli(self) -> int:
@@ -111,7 +111,8 @@ def read_workload(
     ), problems
 
 
-_Request = tuple[int, int, int, str, int]  # milli-CPU, milli per GPU, GPUs, models, MiB.
+# (milli-CPU, thousandths of each GPU, number of GPUs, GPU models, memory in MiB).
+_Request = tuple[int, int, int, str, int]
 
 
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
@@ -136,11 +137,11 @@ class Arrivals:
     """The arrivals and node ranks of one seed."""
 
     classes: I64  # Class (T,) of each pod, in arrival order.
-    rank: I64  # Rank (N,) of each node; ties go to the node with the lowest rank.
+    rank: I64  # Rank of each node, shape (N,); ties go to the node with the lowest rank.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
-    """Return the simulator's arrivals: shuffled pods with demand `TUNE`, and the node ranks.
+    """Return the simulator's arrivals: shuffled pods with the demand `TUNE`, and node ranks.
 
     Randomly chosen pods are added or removed until the demand reaches `TUNE`. No more pods are
     added once the next pod's request per GPU exceeds the missing demand.

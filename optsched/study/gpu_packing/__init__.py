@@ -1,1 +1,1 @@
-"""Maximize the GPU allocation of pods with GPUs or GPU shares on nodes of a few classes."""
+"""Allocate as many GPUs as possible to pods with GPUs or GPU shares, on a few classes of nodes."""

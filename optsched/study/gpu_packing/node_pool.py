@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Nodes:
     """The capacities of N nodes."""
 
-    # Capacity (N,) in milli-CPU, in MiB of memory, and in GPUs.
+    # Capacity in milli-CPU, in MiB of memory, and in GPUs, shape (N,).
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
-    model: I64  # Index (N,) of the node's GPU model among Y models.
+    model: I64  # Index of each node's GPU model among Y models, shape (N,).
 
     def select(self, rows: I64) -> Nodes:
         """Return the nodes at the indices `rows`."""
@@ -32,22 +32,22 @@ class Nodes:
 class Requests:
     """The requests of K pod classes."""
 
-    # Requests (K,) in milli-CPU, in MiB of memory, in number of GPUs, and in thousandths of each
-    # GPU: 1000 for whole GPUs, less for a GPU share.
+    # Requested milli-CPU, MiB of memory, number of GPUs, and thousandths of each GPU, shape (K,). A
+    # whole GPU has 1000 thousandths, a GPU share fewer.
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # Mask (K, Y): whether a class may run on a GPU model.
+    reach: Bool  # Whether a class may run on a GPU model, shape (K, Y).
 
     @property
     def worth(self) -> I64:
-        """GPU capacity (K,) that one pod of each class requests, in thousandths of a GPU."""
+        """GPU capacity that one pod of each class requests, in thousandths of a GPU, shape (K,)."""
         return self.number * self.milli
 
     @property
     def is_share(self) -> Bool:
-        """The mask (K,) of the classes that request a GPU share."""
+        """Whether each class requests a GPU share, shape (K,)."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
 
@@ -56,30 +56,30 @@ class Requests:
 class Pool(Requests):
     """Pods by class, and the nodes on which the pods may be placed."""
 
-    supply: I64  # Number (K,) of pods of each class.
-    must: Bool  # Mask (K,) of the classes whose pods must all be placed.
+    supply: I64  # Number of pods of each class, shape (K,).
+    must: Bool  # Whether all pods of a class must be placed, shape (K,).
     nodes: Nodes
 
     @property
     def sizes(self) -> I64:
-        """The distinct sizes (Z,) of the requested GPU shares in thousandths, ascending."""
+        """The distinct sizes of the requested GPU shares in thousandths, ascending, shape (Z,)."""
         return np.unique(self.milli[self.is_share])
 
     @property
     def size_of(self) -> I64:
-        """Index (K,) in `sizes` of each class's GPU share; -1 if it requests none."""
+        """Index of each class's GPU share in `sizes`, shape (K,); -1 if the class requests none."""
         found: I64 = np.where(self.is_share, self.sizes.searchsorted(self.milli), -1)
         return found
 
     @property
     def whole_gpus(self) -> I64:
-        """Number of whole GPUs (K,) that each class requests."""
+        """Number of whole GPUs that each class requests, shape (K,)."""
         found: I64 = np.where(self.is_share, 0, self.number)
         return found
 
     @property
     def max_pods_per_node(self) -> I64:
-        """Upper bound (K, N) on the number of pods of each class on each node.
+        """Upper bound on the number of pods of each class on each node, shape (K, N).
 
         For each resource, count the pods that fit by that resource alone; the smallest count is the
         bound.
@@ -106,9 +106,9 @@ class Pool(Requests):
 class Layout:
     """Pod counts per node and class, and GPU share counts per GPU and size."""
 
-    pods: I64  # Number (N, K) of pods of each class on each node.
-    # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs use GPUs
-    # without GPU shares.
+    pods: I64  # Number of pods of each class on each node, shape (N, K).
+    # Number of GPU shares of each size on each device, shape (N, D, Z). Pods with whole GPUs use
+    # GPUs without GPU shares.
     shares: I64
 
     def allocated(self, pool: Pool) -> int:
@@ -116,12 +116,12 @@ class Layout:
         return int((self.pods @ pool.worth).sum())
 
     def free(self, pool: Pool) -> I64:
-        """Return the idle GPU capacity (N,) of each node, in thousandths of a GPU."""
+        """Return the idle GPU capacity of each node in thousandths of a GPU, shape (N,)."""
         found: I64 = WHOLE * pool.nodes.num_gpu - self.pods @ pool.worth
         return found
 
     def waiting(self, pool: Pool) -> I64:
-        """Return the number (K,) of unplaced pods of each class."""
+        """Return the number of unplaced pods of each class, shape (K,)."""
         found: I64 = pool.supply - self.pods.sum(axis=0)
         return found
 

@@ -1,4 +1,4 @@
-"""A linear program over node classes that bounds the GPU allocation, and layouts rounded from it.
+"""Bound the GPU allocation by a linear program over node classes; round its solution to layouts.
 
 The variable x[k, c] is the number of pods of class k on nodes of class c. The variable y[p, c] is
 the number of GPUs of node class c that are shared according to pattern p. A pattern is a maximal
@@ -11,11 +11,11 @@ idle capacity of a node of class c, and n_c is the number of these nodes. Proof:
 z·size_k·x / (idle + 1) < z. With coefficients rounded down, the left side is an integer, so it is
 at most z − 1.
 
-`round_to_layout` solves the program with integer variables, and with only the patterns that have
-the highest reduced profits or that the fractional solution uses. `round_to_layout` then assigns
-single pods and shared GPUs to the nodes of their node class, the largest first. A pod or shared GPU
-goes to the node with the most spare CPU and memory, after subtracting what pods on the node's idle
-GPUs are expected to request.
+`round_to_layout` solves the program with integer variables. This integer program contains only the
+patterns that have the highest reduced profits or that the fractional solution uses.
+`round_to_layout` then assigns single pods and shared GPUs to the nodes of their node class, the
+largest first. A pod or shared GPU goes to the node with the most spare CPU and memory. The spare
+amount is the idle amount minus an average request for each idle GPU of the node.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Bound:
     """The solution of the linear program."""
 
     milli: float  # Upper bound on the allocated GPU capacity, in thousandths of a GPU.
-    pods: F64  # Fractional number (K, C) of pods of each class on each node class.
-    price: F64  # Dual price (K,) of one pod of each class, in thousandths of a GPU.
-    node_class_of: I64  # Node class (N,) of each node.
+    pods: F64  # Fractional number of pods of each class on each node class, shape (K, C).
+    price: F64  # Dual price of one pod of each class in thousandths of a GPU, shape (K,).
+    node_class_of: I64  # Node class of each node, shape (N,).
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
@@ -68,7 +68,7 @@ _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Maximum number of patterns in the integer program: those with the highest reduced profits."""
+"""Number of patterns with the highest reduced profits that the integer program contains."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
@@ -82,11 +82,11 @@ its GPUs.
 
 
 class TooManyPatterns(ValueError):
-    """Raised if there are too many patterns of GPU shares to enumerate them all."""
+    """Raised if there are too many patterns of GPU shares to enumerate."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:
-    """Return the maximal multisets (P, Z) of GPU shares that fit on one GPU, as counts per size.
+    """Return the maximal multisets of GPU shares that fit on one GPU, as counts of shape (P, Z).
 
     `sizes` (Z,) are the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
     more than `MOST_PATTERNS` patterns.
@@ -112,7 +112,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
 
 
 def program_of(pool: Pool) -> tuple[Program, I64]:
-    """Return the linear program of a pool, and the node class (N,) of each node.
+    """Return the linear program of a pool, and the node class of each node, shape (N,).
 
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
@@ -227,7 +227,7 @@ class Program:
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
 
     def pods(self, values: F64) -> F64:
-        """Return the number (K, C) of pods of each class on each node class in a solution."""
+        """Return a solution's number of pods of each class on each node class, shape (K, C)."""
         found = np.zeros((len(self._pool.supply), len(self._times)))
         found[self._k, self._c] = values[: len(self._x)]
         return found
@@ -235,8 +235,8 @@ class Program:
     def solve_integer(self, solved: LinearSolution, seconds: float) -> F64 | None:
         """Return integer values of the columns, or None if no solution is found in `seconds`.
 
-        The integer program contains the patterns with the highest reduced profits and the patterns
-        that `solved` uses; it omits all others.
+        The integer program contains only the patterns with the highest reduced profits and the
+        patterns that `solved` uses.
         """
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
@@ -280,7 +280,7 @@ class Program:
         return values
 
     def devices(self, values: F64) -> list[I64]:
-        """Return the pattern (Y, Z) of each shared GPU in a solution, for each node class."""
+        """Return the pattern of each shared GPU in a solution, per node class, shape (Y, Z)."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]
 
@@ -291,7 +291,7 @@ class _Item:
 
     classes: tuple[int, ...]
     devices: int
-    size: I64  # Total CPU in milli-CPU and memory in MiB, (2,).
+    size: I64  # Total CPU in milli-CPU and total memory in MiB, shape (2,).
     is_shared: bool
 
 
@@ -307,7 +307,7 @@ def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
         return None
     layout = empty_layout(pool)
     late: list[_Item] = []
-    # For each node class, the number (Y, Z) of GPU shares of each size on each shared GPU.
+    # For each node class, the number of GPU shares of each size on each shared GPU, shape (Y, Z).
     devices = program.devices(values)
     for node_class, pods in enumerate(program.pods(values).astype(np.int64).T):
         nodes = np.flatnonzero(node_class_of == node_class)
@@ -359,7 +359,7 @@ class _Allocation:
         self._pool, self._layout, self._nodes = pool, layout, nodes
         offered = np.column_stack([pool.nodes.cpu_m, pool.nodes.memory_mib])[nodes]
         used = layout.pods[nodes]
-        # Idle CPU and memory (N, 2) of the nodes.
+        # Idle CPU and memory of each node, shape (N, 2).
         self._idle = offered - used @ np.column_stack([pool.cpu_m, pool.memory_mib])
         shared = layout.shares[nodes].any(axis=2).sum(axis=1)
         self._idle_gpus = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus

@@ -1,7 +1,8 @@
 """A CP-SAT model that repacks a few nodes with their own pods and waiting pods.
 
 Integer variables count the pods of each class on each node, and the GPU shares of each size on each
-GPU. To break symmetry, a node's shared GPUs come first, unless the model must distinguish the GPUs.
+GPU. To break symmetry, a node's shared GPUs have the lowest indices, unless the model must
+distinguish the GPUs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def repack_moving(
     number of pods of each `Present` that do not move. `pool`, `start`, `worth`, `effort` and `seed`
     have the same meaning as in `repack`. The model distinguishes devices.
 
-    `present` are the running pods, of which at most `most_moves` may move.
+    `present` holds the running pods, of which at most `most_moves` may move.
     """
     refill = Refill(pool, ordered=False)
     # Count the pods of each `Present` that keep their GPUs. At most `most_moves` pods move.
@@ -72,8 +73,8 @@ def repack_moving(
                 shared = refill.shared.get((p.node, device))
                 if shared is not None:
                     model.add(var + shared <= 1)
-    # If `refill` has no variable for a class on a node, the class does not fit there, so none of
-    # its pods stays.
+    # If `refill` has no variable for a class on a node, the class does not fit there, so no pod of
+    # the class stays.
     for key, variables in by_class.items():
         model.add(sum(variables) <= refill.pods.get(key, 0))
     for part_key, variables in by_part.items():

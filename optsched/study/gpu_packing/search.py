@@ -58,7 +58,7 @@ def improve_layout(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Return a layout that allocates more GPUs after few moves, and which pods do not move.
+    """Return a layout that allocates more GPUs after few moves, and the pods that do not move.
 
     The second result maps each placement to the number of pods that stay there. `start` is the
     layout of the running pods. `clock`, `seconds` and `seed` have the same meaning as in
@@ -181,7 +181,7 @@ _CLEAR: Final = 1e-3
 
 
 def worth_of(pool: Pool) -> I64:
-    """Return the objective coefficient (K,) of one pod of each class.
+    """Return the objective coefficient of one pod of each class, shape (K,).
 
     The coefficient is the GPU request in thousandths of a GPU. For a pod that must be placed, the
     coefficient is larger by more than the capacity of all GPUs.

@@ -1,8 +1,8 @@
 """Build manifests of Kubernetes objects, and generate instances of gangs from them.
 
 The gangs have equal or unequal tasks, and the nodes are empty or partly allocated. `Chance` draws
-the same numbers in every version of Python and NumPy: it uses only `random.Random.random`, the one
-method that guarantees the same sequence for a seed in all versions of Python (library reference of
+the same numbers in every version of Python and NumPy, because it uses only `random.Random.random`.
+This method returns the same sequence for a seed in all versions of Python (library reference of
 `random`, "Notes on Reproducibility").
 """
 
@@ -181,7 +181,7 @@ class Chance:
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """Return a random value; `parts` are the weights, or empty for equal weights."""
+        """Return a random value; `parts` holds the weights, or is empty for equal weights."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -285,7 +285,7 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each, and in total more memory than the GPUs have.
+    """Gangs whose pods request one GPU share each; their demand may exceed the GPU memory.
 
     A GPU share must fit on one GPU. For example, a request for half a GPU fits on neither of two
     GPUs that are three quarters full.
@@ -295,7 +295,7 @@ class SharedGpus:
     # it.
     nodes: int
     cards: int
-    percent: int = 120  # Demand for GPU memory, in percent of the capacity.
+    percent: int = 120  # Demand for GPU memory, in percent of the memory of all GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -342,7 +342,7 @@ def node_name(number: int) -> str:
 
 
 def priority_classes() -> Iterator[Manifest]:
-    """Yield the PriorityClasses that all families use."""
+    """Yield the PriorityClasses that all instance families use."""
     for name, value in PRIORITIES.items():
         yield {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -381,10 +381,10 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes that another scheduler's pods use in part, and tasks that differ in CPUs per GPU."""
+    """Nodes with pods of another scheduler, and gangs whose tasks differ in CPUs per GPU."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # Number of CPU-to-GPU ratios to use: the first ones of 4, 8 and 12.
+    ratios: int = 3  # How many of the CPU-to-GPU ratios 4, 8 and 12 are used, in this order.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:

@@ -60,7 +60,7 @@ class RacksAndSpines:
     racks: int
     nodes: int
     percent: int = 110  # GPU demand in percent of the idle GPUs.
-    soft: int = 40  # Percentage of gangs with several pods that prefer one rack.
+    soft: int = 40  # Among the gangs with several pods, the percentage that prefers one rack.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -96,13 +96,13 @@ class RacksAndSpines:
 
 @dataclass(frozen=True)
 class FullCluster:
-    """Nodes full of running gangs, and waiting gangs that may preempt or reclaim capacity.
+    """Waiting gangs that may preempt or reclaim capacity, and full nodes with running gangs.
 
     With one queue, waiting gangs have a higher priority than running gangs. With several queues,
-    the waiting gangs belong to the first queue and request its deserved capacity, while the other
-    queues use the entire cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the
-    running gangs have a `minMember` equal to their number of tasks, so they can only be evicted as
-    a whole. The other running gangs have a `minMember` of 1.
+    the waiting gangs belong to the first queue and request its deserved capacity. The other queues
+    use the entire cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the running
+    gangs have a `minMember` equal to their number of tasks, so they can only be evicted as a whole.
+    The other running gangs have a `minMember` of 1.
     """
 
     nodes: int  # Number of nodes with 8 GPUs.
@@ -147,8 +147,8 @@ class TreeOfQueues:
     """Parent queues that share a cluster, and child queues that share the GPUs of their parent.
 
     The deserved GPUs of the parent queues add up to all GPUs in the cluster. The capability of a
-    queue is 1.5 times its deserved GPUs, and its guarantee is a quarter of them. Demand differs
-    between queues; some queues demand less than their deserved GPUs.
+    queue is 1.5 times its deserved GPUs, and its guarantee is a quarter of its deserved GPUs.
+    Demand differs between queues; some queues demand less than their deserved GPUs.
     """
 
     nodes: int  # Number of nodes with 8 GPUs.
@@ -222,7 +222,7 @@ class CutBins:
     optimal.
     """
 
-    # Number of bins to cut, and number of items per bin.
+    # Number of bins that are cut into items, and number of items per bin.
     bins: int
     pieces: int
     dimensions: int = 2  # Number of dimensions (resources).

@@ -57,12 +57,12 @@ class CoverMaster:
         return True
 
     def set_demand(self, number: I64) -> None:
-        """Replace the number (K,) of items of each type that must be covered."""
+        """Replace the number of items of each type that must be covered, shape (K,)."""
         for row, n in zip(self._rows, number.tolist(), strict=True):
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Return how often each column is used, and the dual prices (K,) of the items.
+        """Return the number of uses of each column, and the dual prices of the items, shape (K,).
 
         Returns None if no optimum is found within the time limit.
         """
@@ -239,7 +239,7 @@ class Columns:
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
         """Return the columns with their uses rounded down, and limited to the remaining items.
 
-        A basic solution uses at most K columns, so about K bins at most remain to be chosen.
+        A basic solution uses at most K columns, so at most about K bins remain to be chosen.
 
         Parameters
         ----------
@@ -260,10 +260,10 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns that fit the remaining items.
+        """Return the most used columns that contain only remaining items.
 
-        Columns with at least one use come first. The other columns are sorted by use with random
-        noise.
+        Columns with at least one use come first. The other columns are sorted by their use times a
+        random factor.
 
         Parameters
         ----------

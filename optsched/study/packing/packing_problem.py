@@ -23,8 +23,8 @@ TOLERANCE: Final = 1e-6
 class Items:
     """Items of K types in D dimensions."""
 
-    sizes: I64  # Size (K, D) of an item of each type.
-    number: I64  # Number (K,) of items of each type.
+    sizes: I64  # Size of an item of each type, shape (K, D).
+    number: I64  # Number of items of each type, shape (K,).
     capacity: I64  # Capacity (D,) of a bin.
 
     @classmethod
@@ -38,22 +38,22 @@ class Items:
 
     @property
     def relative(self) -> F64:
-        """Sizes (K, D) of the item types as fractions of the bin capacity."""
+        """Sizes of the item types as fractions of the bin capacity, shape (K, D)."""
         found: F64 = self.sizes / np.maximum(self.capacity, 1)
         return found
 
     @property
     def is_rigid(self) -> Bool:
-        """The mask (K,) of item types with a negative size, which frees capacity in a bin."""
+        """Whether each item type has a negative size, which frees capacity in a bin; shape (K,)."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return the mask (B,) of the bins (B, K) that respect the capacity."""
+        """Return whether each of the bins (B, K) respects the capacity, shape (B,)."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
     def most_in_a_bin(self) -> I64:
-        """Upper bound (K,) on the number of items of each type in one bin."""
+        """Upper bound on the number of items of each type in one bin, shape (K,)."""
         if (self.sizes < 0).any():
             return self.number
         alone = self.capacity // np.maximum(self.sizes, 1)
@@ -63,7 +63,7 @@ class Items:
 
     @property
     def total(self) -> I64:
-        """Total size (D,) of all items."""
+        """Total size of all items, shape (D,)."""
         found: I64 = self.number @ self.sizes
         return found
 

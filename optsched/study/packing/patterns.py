@@ -1,16 +1,16 @@
-"""Patterns (feasible contents of a bin), found greedily, as a knapsack problem or by enumeration.
+"""Find patterns (feasible contents of a bin) by greedy filling, knapsack pricing or enumeration.
 
 Greedy filling packs one item after another by scores; many score functions are evaluated in
-parallel. The next item is the one whose size vector has the largest dot product with the bin's
-remaining capacity, or is nearest to it. Dimensions are weighted by their demand (Panigrahy, Talwar,
-Uyeda and Wieder, "Heuristics for vector bin packing", 2011).
+parallel. A score function selects the item whose size vector has the largest dot product with the
+bin's remaining capacity, or is nearest to this capacity. Dimensions are weighted by their demand
+(Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011).
 
 Pricing finds the bins with the highest total item price, and proves an upper bound on that price.
 With multipliers λ for the capacities, the total price of a bin is at most λ·capacity + Σ max(0,
 price − λ·size). The search decides item by item whether the bin contains the item, in descending
 order of |price − λ·size|. To include an item with price < λ·size, or to exclude an item with price
-> λ·size, lowers the upper bound by |price − λ·size|. The upper bounds of most search states
-therefore soon fall below the threshold.
+> λ·size, lowers the upper bound by |price − λ·size|. For most search states, the upper bound
+therefore soon falls below the required price, and the state is discarded.
 
 If there are few enough patterns, all are enumerated. Items are sorted by size in the most selective
 dimension, largest first, and added to bins in this order. In this dimension, the items that still
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Prices = TypeVar("Prices", F64, I64)
 
 Copies: TypeAlias = "tuple[I64, int]"
-"""The number of items (K,) of each type in a bin, and the number of copies of the bin."""
+"""The number of items of each type in a bin, shape (K,), and the number of copies of the bin."""
 
 _NOISE: Final = 0.1
 _STEPS: Final = 64
@@ -48,10 +48,11 @@ _STEPS: Final = 64
 class Scores:
     """The parameters of V score functions; the item with the highest score is packed next."""
 
-    weight: F64  # Weights (V, D) of the dimensions.
-    # Method (V,): 0 for the dot product with the remaining capacity, 1 for the distance to it.
+    weight: F64  # Weights of the dimensions, shape (V, D).
+    # Method of each score function, shape (V,): 0 stands for the dot product with the remaining
+    # capacity, 1 for the distance to the remaining capacity.
     nearness: F64
-    worth: F64  # Constant (V, K) that is added to the score of each item type.
+    worth: F64  # Constant that is added to the score of each item type, shape (V, K).
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
@@ -102,7 +103,7 @@ def greedy_packings(items: Items, scores: Scores) -> list[list[Copies]]:
 
 
 def fillings(items: Items, scores: Scores) -> I64:
-    """Fill one bin per score function; return the number (V, K) of items of each type in it."""
+    """Fill one bin per score function; return its number of items of each type, shape (V, K)."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     idle = np.tile(items.capacity, (len(ways), 1))
@@ -118,7 +119,7 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
-    """Return the number (V,) of equal items that the next step adds to each bin.
+    """Return the number of equal items that the next step adds to each bin, shape (V,).
 
     The number is 1 if few items fit. If hundreds of items fit, one step adds several items, because
     the scores hardly change between two items.
@@ -130,7 +131,7 @@ def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
 
 
 def _best(items: Items, relative: F64, scores: Scores, ways: I64, left: I64, idle: I64) -> I64:
-    """Return for each bin the item type (V,) with the highest score, or -1 if no item fits."""
+    """Return each bin's item type with the highest score, or -1 if no item fits; shape (V,)."""
     fits = (items.sizes <= idle[:, None, :]).all(axis=2) & (left > 0)
     weight, rest = scores.weight[ways], idle / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
@@ -153,8 +154,8 @@ class PricedBins:
 
     bins: I64  # Bins (B, K) with a total price above the threshold, best first.
     most: int  # Upper bound on the total price of any bin.
-    # Whether the search was complete. If so, `most` is the total price of the best bin, or the
-    # threshold if no bin exceeds the threshold.
+    # Whether the search was complete. After a complete search, `most` is the total price of the
+    # best bin, or the threshold if no bin exceeds the threshold.
     is_exact: bool
 
 
@@ -220,7 +221,7 @@ def _choose_items(
     wanted: float,
     is_late: Callable[[], bool],
 ) -> tuple[Choices, bool]:
-    """Return flags (B, n) of the items in each bin, and whether the search was complete.
+    """Return which of n items each bin contains, shape (B, n), and whether the search was complete.
 
     The search is breadth-first. A bin is returned if the upper bound on its total price is at least
     `wanted`. `bound` is the upper bound on the total price of any bin.
@@ -267,11 +268,11 @@ _AT_ONCE: Final = 1_000_000
 class Pool:
     """A pool of P bins with up to W items each."""
 
-    inside: Kinds  # Types (P, W) of the items in each bin, padded with `num_kinds`.
+    inside: Kinds  # Types of the items in each bin, padded with `num_kinds`, shape (P, W).
     num_kinds: int  # Number of item types, K.
 
     def worth(self, prices: Prices) -> Prices:
-        """Return the total price (P,) of each bin at item prices (K,)."""
+        """Return the total price of each bin at item prices (K,), shape (P,)."""
         padded: Prices = np.append(prices, prices.dtype.type(0))
         total: Prices = padded[self.inside[:, 0]]
         for column in self.inside.T[1:]:
@@ -279,7 +280,7 @@ class Pool:
         return total
 
     def counts(self, bins: I64) -> I64:
-        """Return the number (B, K) of items of each type in the given bins (B,)."""
+        """Return the number of items of each type in the given bins (B,), shape (B, K)."""
         table = np.zeros((len(bins), self.num_kinds + 1), np.int64)
         rows = np.repeat(np.arange(len(bins)), self.inside.shape[1])
         np.add.at(table, (rows, self.inside[bins].ravel()), 1)
@@ -303,7 +304,7 @@ class Pool:
         return PricedBins(self.counts(found), top, True)
 
     def all_counts(self) -> list[I64]:
-        """Return the number (K,) of items of each type, for every bin."""
+        """Return the number of items of each type, shape (K,), for every bin."""
         return list(self.counts(np.arange(len(self.inside))))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
@@ -414,7 +415,7 @@ class _Growth:
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """Yield index arrays (bin, item) in batches; items fit in the most selective dimension."""
+        """Yield batches of index arrays (bin, item); items fit in the most selective dimension."""
         num = len(self._kind)
         most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

@@ -141,7 +141,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or the time is up; return why the search ended."""
+        """Search until the packing is optimal or the time is up; return why the search ended."""
         for counts in greedy_packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._pack_full_bins, self._generate_columns, self._search_columns):
@@ -191,7 +191,7 @@ class _Search:
     # --- nearly full bins ------------------------------------------------------------------------
 
     def _pack_full_bins(self) -> None:
-        """If the bound leaves almost no unused capacity, pack with nearly full bins only."""
+        """If the bound leaves almost no unused capacity, use only nearly full bins."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return

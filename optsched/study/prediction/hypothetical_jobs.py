@@ -1,6 +1,6 @@
-"""Predict when hypothetical jobs would start, by running a session on a cluster with the jobs.
+"""Predict when hypothetical jobs would start: run a session on the cluster with these jobs.
 
-A second session, on the cluster without the jobs, shows which other gangs the jobs affect.
+A second session without these jobs shows which other gangs they affect.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Prediction:
     num_pods: int  # Number of pods in the gang.
     places: Mapping[str, str]  # The node of each pod that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # Why pods of the gang are pending; None if none are.
+    reason: Reason | None = None  # Why pods of the gang are pending; None if no pod is pending.
     # Expected start of a pending gang, computed from the known end times of running pods; None if
     # it is unknown.
     expected: CapacityReservation | None = None
@@ -110,8 +110,8 @@ def predict(
 ) -> Predictions:
     """Predict the effects of adding or replacing objects in a cluster.
 
-    `objects` are the cluster's objects, from `kube.capture` or a file. Raises Clash if an added pod
-    or PodGroup already exists in the cluster.
+    `objects` holds the cluster's objects, from `kube.capture` or a file. Raises Clash if an added
+    pod or PodGroup already exists in the cluster.
     """
     before = assemble(objects, settings.options).snapshot
     return _Predictor(objects, added, settings, before.taken_ms).predict_starts(before)
@@ -275,7 +275,7 @@ class _Predictor:
                 if reason is not None:
                     pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"
                     named = f"{foreign[0]} and others" if len(foreign) > 1 else foreign[0]
-                    blame = f"it would start without {pods} of other schedulers, {named}"
+                    blame = f"the gang would start without {pods} of other schedulers, {named}"
                     reason = replace(reason, message=f"{reason.message}; {blame}")
                 return replace(prediction, reason=reason)
         return replace(prediction, start=Start.NEVER, reason=alone.reason)

@@ -86,7 +86,7 @@ def waiting(
 ) -> Waiting | None:
     """Return the queue position and expected start of a gang, or None if the gang does not exist.
 
-    `pods` are the pods that a controller will create after the gang is enqueued; their total
+    `pods` holds the pods that a controller will create after the gang is enqueued; their total
     request is the gang's demand.
     """
     snapshot = assemble(objects, settings.options).snapshot

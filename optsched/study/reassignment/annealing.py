@@ -1,4 +1,4 @@
-"""Simulated annealing: each step adds noise to the costs of many moves and selects the cheapest.
+"""Simulated annealing: each step adds noise to the costs of many moves, and makes the cheapest.
 
 A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
 temperature); delta is the cost change. To draw from this distribution, select the machine that
@@ -25,14 +25,15 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""For each process, capacity is checked only for this number of the best swap partners."""
+"""Number of best swap partners of each process for which capacity is checked."""
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
 """First and last temperature, as multiples of the mean cost change of a shift.
 
-Reheating saves much cost if a few processes request most of a resource. At moderate temperatures,
-large processes can still swap machines, and small processes then rearrange around them.
+Reheating reduces the cost considerably if a few processes request most of a resource. At moderate
+temperatures, large processes can still swap machines, and small processes then rearrange around
+them.
 """
 
 
@@ -49,7 +50,7 @@ class Style:
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The two styles; the second one is better if a few processes request most of a resource."""
+"""Two styles; the second style is better if a few processes request most of a resource."""
 
 
 class Annealing:
@@ -107,7 +108,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes; draw a fraction `Style.large` in proportion to size."""
+        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -127,7 +128,7 @@ def temperature_schedule(
 ) -> Callable[[float], float]:
     """Return the temperature as a function of the elapsed fraction of the time.
 
-    `limits` are the first and the last temperature, such as `COOLING`. The temperatures are
+    `limits` holds the first and the last temperature, as in `COOLING`. The temperatures are
     multiples of the mean absolute cost change of sampled shifts from the initial assignment.
     """
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))

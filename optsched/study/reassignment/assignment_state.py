@@ -37,26 +37,27 @@ class Instance:
     demand of a process may be negative.
     """
 
-    # Request (R, P) of each process; `lasting` is the request without transient resources.
+    # Request of each process, shape (R, P); `lasting` is the request without transient resources.
     request: F64
     lasting: F64
-    # Capacity (R, M) minus the transient requests of all processes that initially run on each
-    # machine. Processes occupy transient resources of their initial machine even after they have
-    # moved away.
+    # Capacity of each machine minus the transient requests of the processes that initially run on
+    # it, shape (R, M). Processes occupy transient resources of their initial machine even after
+    # they have moved away.
     capacity: F64
-    # Demand (C, P) of each cost term, threshold (C, M) above which demand has a cost, and weight
-    # (C,).
+    # Per cost term: demand of each process, threshold of each machine above which demand has a
+    # cost, and weight. The shapes are (C, P), (C, M) and (C,).
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # Cost (P, M) of moving a process to a machine, without the service move cost.
-    # Service and initial machine (P,) of each process.
+    # Cost of moving a process to a machine, without the service move cost, shape (P, M).
+    move_cost: F64
+    # Service and initial machine of each process, shape (P,).
     service: I64
     initial: I64
-    # Location index and neighbourhood index (M,) of each machine.
+    # Location index and neighbourhood index of each machine, shape (M,).
     location: I64
     neighbourhood: I64
-    min_locations: I64  # Minimum number (S,) of locations in which each service must run.
+    min_locations: I64  # Minimum number of locations in which each service must run, shape (S,).
     # For each service, the sorted services on which it depends, and the sorted services that depend
     # on it.
     depends_on: tuple[I64, ...]
@@ -123,7 +124,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Mask (S,) of the services with dependencies, dependents or several required locations."""
+        """Whether each service has dependencies, dependents or several required locations; (S,)."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -170,7 +171,7 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number (S,) of moved processes of each service; `most` is the maximum."""
+    """The number of moved processes of each service, shape (S,); `most` is the maximum."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
@@ -232,7 +233,7 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """Return the cost change (K, M) of moving each of K processes to each machine.
+        """Return the cost change of moving each of K processes to each machine, shape (K, M).
 
         The change is 0 for the current machine and infinite for an infeasible move.
         """
@@ -286,7 +287,7 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """Return the cost change (K, Q) of swapping each of K `processes` with each of Q `others`.
+        """Return the cost change of swapping each process with each of `others`, shape (K, Q).
 
         The change excludes the service move cost. For two processes on the same machine, the change
         is meaningless.
@@ -309,13 +310,13 @@ class AssignmentState:
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
-        """Return the weighted sum of positive excess over the cost terms; overwrites `excess`."""
+        """Sum the positive excess of all cost terms by weight; overwrite `excess`."""
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Return a mask (K,): whether process k may swap machines with process k of `others`.
+        """Return whether process k may swap machines with process k of `others`, shape (K,).
 
         Only two constraints are checked: capacity, and that no two processes of a service share a
         machine. `swap` checks the other constraints.
@@ -333,11 +334,11 @@ class AssignmentState:
         return found
 
     def _released_load(self, processes: I64) -> F64:
-        """Return the idle capacity (R, K) of each process's machine if the process is removed."""
+        """Return the idle capacity of each process's machine without the process, shape (R, K)."""
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
 
     def _added_load(self, processes: I64, machines: I64) -> F64:
-        """Return the capacity (R, K) that each process would use on its machine in `machines`."""
+        """Return the capacity that each process would use on the given machine, shape (R, K)."""
         instance = self.instance
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])

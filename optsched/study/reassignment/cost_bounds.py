@@ -6,9 +6,9 @@ m] ≤ weight[c] and b ≥ 0. Then every feasible assignment costs at least the 
 pay on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
-weight times excess" and "use at most the capacity". The challenge's own bound is the special case b
-= 0, in which the price a of each cost term is the same on all machines: 0 or the weight of the cost
-term.
+weight times excess" and "use at most the capacity". The bound of the ROADEF/EURO challenge is the
+special case b = 0, in which the price a of each cost term is the same on all machines: 0 or the
+weight of the cost term.
 
 Prices are integer multiples of a power of two, which makes float64 sums of prices exact.
 """
@@ -43,7 +43,7 @@ class Prices:
 
 
 def usual_prices(instance: Instance) -> Prices:
-    """Return the prices that give the challenge's own bound.
+    """Return the prices that give the lower bound of the ROADEF/EURO challenge.
 
     The price of a cost term is its weight if the total demand exceeds the sum of all thresholds.
     All other prices are zero.
@@ -54,7 +54,7 @@ def usual_prices(instance: Instance) -> Prices:
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
-    """Return the lower bound that the prices prove, rounded up; every choice of prices is valid."""
+    """Return the lower bound that the prices prove, rounded up; any prices give a valid bound."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.capacity).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
@@ -106,7 +106,7 @@ def _top(instance: Instance) -> float:
 
 
 def _possible(instance: Instance) -> Bool:
-    """Return a mask (P, M): whether a process fits on a machine if it runs there alone."""
+    """Return whether a process fits on a machine without other processes, shape (P, M)."""
     is_within = instance.request[:, :, None] <= instance.capacity[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True

@@ -71,8 +71,8 @@ class Neighbourhoods:
       moved to the random machines may return to their initial machines. With transient resources,
       large processes can move only if small processes first free capacity on other machines.
 
-    `machine_of` (P,) is the best assignment so far. `is_best` is true once a neighbourhood of all
-    processes has proved `machine_of` optimal.
+    `machine_of` (P,) is the best assignment so far. `is_best` is true once CP-SAT has proved
+    `machine_of` optimal in a neighbourhood of all processes.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -129,7 +129,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _choose_overloaded(self, width: int) -> Chosen:
-        """Choose a machine above the threshold of a cost term, and machines below it."""
+        """Choose a machine above the threshold of a cost term, and machines below the threshold."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -296,8 +296,8 @@ class _Model:
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
         """Return the groups with a fixed process of a service, and literals for all other groups.
 
-        A group is a location or a neighbourhood; `group_of` (M,) is the group of each machine. For
-        each group, the literals are true if a free process of the service moves into the group.
+        A group is a location or a neighbourhood; `group_of` (M,) is the group of each machine. A
+        literal of a group is true if a free process of the service runs on a machine of the group.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]

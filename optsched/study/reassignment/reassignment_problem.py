@@ -2,7 +2,8 @@
 
 Google posed this problem for the ROADEF/EURO challenge 2012. Source: Afsar et al., "Machine
 reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
-Requests, capacities and costs are integers without units, as in the challenge's instances.
+Requests, capacities and costs are integers without units, as in the instances of the ROADEF/EURO
+challenge.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class ReassignmentCost:
 
     @property
     def total(self) -> int:
-        """The total cost, by which the challenge ranks solutions."""
+        """The total cost, by which the ROADEF/EURO challenge ranks solutions."""
         moves = self.process_moves + self.service_moves + self.machine_moves
         return self.load + self.balance + moves
 

@@ -122,7 +122,7 @@ class ReassignmentResult:
 
 
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
-    """Return the initial assignment with the challenge's lower bound; no search is run.
+    """Return the initial assignment with the lower bound of the ROADEF challenge; do not search.
 
     Raises ValueError if the initial assignment is infeasible, or if costs are too large to be
     summed exactly.
@@ -244,7 +244,7 @@ class _Search:
             return self._spent_share() < until
 
         instance = self._instance
-        # The subgradient steps may aim at any number not far above the optimum.
+        # The target cost of the subgradient steps is an estimate of the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
@@ -322,8 +322,8 @@ class _Race:
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
-        The reason is `BOUND_MET` if the result is proved optimal, otherwise `stopped` or, if
-        `stopped` is empty, the reason that the workers reported.
+        If the result is proved optimal, the reason is `BOUND_MET`. Otherwise, the reason is
+        `stopped` or, if `stopped` is empty, the reason that the workers reported.
         """
         reason = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=reason, history=tuple(self._history))

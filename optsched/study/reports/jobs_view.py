@@ -1,4 +1,4 @@
-"""Sections of reports on gangs: why they wait, waiting times by queue, and gangs over time."""
+"""Report sections on gangs: why gangs wait, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> It
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart of all gangs or, if there are too many, charts of queues and longest waits."""
+    """Return a chart of all gangs; for too many gangs, chart the queues and the longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -240,7 +240,7 @@ def _job_table(view: View) -> Table:
 
 
 def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Yield a bar for each wait and each run of a gang, and a mark wherever a run was stopped."""
+    """Yield a bar for each wait and each run of a gang, and a mark where a run was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
     bars = [
         (a, b, 4, f"bar wait {css}", f"waits from {moment(a)} to {moment(b)} ({span(b - a)})")
@@ -297,7 +297,7 @@ def _queue_panels(view: View) -> Chart:
         svg.drawing(NAME, bottom + BELOW, f"Allocated and requested {unit}s by queue", frame),
         [*view.legend, Key("f7 wait", "light: waited for"), Key("mark", "gangs were stopped")],
         [Table(f"{unit}s", ("queue", *columns), cells, columns)],
-        "Each queue has its own scale; its maximum is written next to it.",
+        "Each queue has its own scale; the maximum is written next to the queue.",
         is_walkable=True,
     )
 
@@ -327,7 +327,7 @@ def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> It
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    # Mark when gangs were stopped, with one mark for all stops in a time bin.
+    # Draw one mark per time bin in which gangs were stopped.
     places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():

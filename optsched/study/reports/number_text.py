@@ -68,7 +68,7 @@ def count_text(number: int, what: str) -> str:
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the time unit for an axis of the given length: its name and its milliseconds."""
+    """Return the time unit for an axis of the given length: its name and length in milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 

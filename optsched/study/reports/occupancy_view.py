@@ -1,10 +1,10 @@
 """A grid with a slider, which shows for many instants which gang holds each GPU.
 
 In clusters with up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters, a
-cell represents one or more nodes; it shows their load and the queue that holds the most. Cells are
-filled from the left; the width of a gang's segment is the fraction of the cell that it holds. If
-one gang fills several adjacent cells, these cells have one common label. If a gang's name does not
-fit, the gang's number is shown instead.
+cell represents one or more nodes. The cell shows the load of the nodes, and the queue that holds
+the most capacity. Cells are filled from the left; the width of a gang's segment is the fraction of
+the cell that it holds. If one gang fills several adjacent cells, these cells have one common label.
+If a gang's name does not fit, the gang's number is shown instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Holder(NamedTuple):
     words: str  # Text of the tooltip.
     css: str  # CSS class of the colour.
     name: str = ""  # Name to show on the cell; may be empty.
-    number: int = 0  # Number of the gang, shown if the name does not fit; 0 if there is none.
+    # Number of the gang, shown if the name does not fit; 0 if the gang has no number.
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,8 +277,8 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = (
-        f"A cell is {each}. Its fill shows the load, and its colour shows the queue that holds "
-        "the most."
+        f"A cell is {each}. Its fill shows the load, and its colour shows the queue with the "
+        "largest part."
     )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."

@@ -71,7 +71,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with a legend, and tables of the drawn numbers."""
+    """A chart with a legend, and tables of the plotted values."""
 
     name: str  # Prefix of element ids, unique on a page.
     title: str

@@ -168,7 +168,7 @@ def _usage_section(found: Chargeback) -> Section:
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
     note = (
         "GPU hours count from when a pod is bound until it leaves its node. GPU hours are idle "
-        "before the gang has its minimum number of pods, and lost if the work must be repeated."
+        "while too few pods of the gang run, and lost if the work must be repeated."
     )
     return Section("usage", "GPU hours", tables, [note])
 

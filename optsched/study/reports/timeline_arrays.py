@@ -43,7 +43,7 @@ class View:
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
-        """Create the view of a timeline; the queues that held the most get colours of their own."""
+        """Create a timeline's view; the queues that held the most GPUs or CPUs get own colours."""
         weight = Counter({job.queue: 0 for job in timeline.jobs})
         for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)

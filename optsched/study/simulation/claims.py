@@ -1,9 +1,9 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-As the ResourceClaim controller of Kubernetes does (KEP-4381), the simulation allocates a claim when
-the first task that uses it is bound, and deallocates it when the last task that uses it has left
-its node. A terminating pod keeps the devices of its per-pod claims; the pod that replaces it has
-new claims.
+The simulation allocates a claim when the first task that uses it is bound. It deallocates the claim
+when the last task that uses it has left its node, as the ResourceClaim controller of Kubernetes
+does (KEP-4381). A terminating pod keeps the devices of its per-pod claims; the pod that replaces it
+has new claims.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ No Kubernetes object name contains this character.
 class ClaimBook:
     """The claims of a cluster, and the tasks that use each claim.
 
-    `devices` are the devices and claims at the start, and `standing` are the tasks that have a node
-    at the start. A claim that none of these tasks uses is deallocated, unless it is reserved for a
-    pod whose UID is not in `known`, the UIDs of the simulated pods.
+    `devices` holds the devices and claims at the start, and `standing` holds the tasks that have a
+    node at the start. `known` holds the UIDs of the simulated pods. A claim that none of these
+    tasks uses stays allocated only if it is reserved for a pod that is not simulated.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:
@@ -122,7 +122,7 @@ class ClaimBook:
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _settle(self, key: str) -> None:
-        """Update the pods for which a claim is reserved; deallocate the claim if there are none."""
+        """Update the pods for which a claim is reserved; with no such pod, deallocate the claim."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:

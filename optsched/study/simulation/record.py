@@ -1,7 +1,7 @@
 """The events of a simulation in chronological order, and their representation as JSON lines.
 
-Events contain no times of the machine's clock. The same trace, policy and seed therefore give the
-same record, byte for byte.
+Events contain no wall-clock times. The same trace, policy and seed therefore give the same record,
+byte for byte.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source and digest, and the problems for which objects were omitted."""
+    """A trace with its source and digest, and the problems that caused objects to be omitted."""
 
     trace: Trace
     source: str
@@ -370,8 +370,8 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run starts when the first task was bound, or, if that time is unknown, at the first
-        # snapshot in which the gang runs.
+        # The run starts when the first task was bound. If that time is unknown, the run starts at
+        # the first snapshot in which the gang runs.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the GPU shares, NUMA resources, GPUs and DRA devices that it gets.
+    """The node of a task, and the task's GPU shares, NUMA resources, GPUs and DRA devices.
 
-    `devices` are allocated to the task's ResourceClaims that were unallocated.
+    `devices` holds the devices for those ResourceClaims of the task that were unallocated.
     """
 
     node: str
@@ -261,7 +261,7 @@ class SimulatedCluster:
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: RunningTask, leaves_ms: int) -> TerminatingPod:
-        """Return the terminating pod that is left when a placed task is evicted."""
+        """Return the terminating pod that a placed task becomes when it is evicted."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
         place = TaskPlacement(held.task, held.placement.node, held.gpus or ())
         resident = replace(

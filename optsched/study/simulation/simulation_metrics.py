@@ -74,8 +74,9 @@ class CapacityMetrics:
     # over time). In clusters without GPUs, `allocation` is a fraction of the CPU time.
     allocation: float | None
     utilisation: float | None  # Like `allocation`, but counts only running gangs, and no lost work.
-    # FGD's fragmentation F over time, divided by the idle GPU capacity (ATC 2023, §3): the fraction
-    # of idle GPU capacity that a typical task in the trace could not use. None without GPUs.
+    # Fraction of the idle GPU time that a typical task in the trace could not use; None without
+    # GPUs. The fraction is FGD's fragmentation F (ATC 2023, §3) over time, divided by the idle GPU
+    # time.
     fragmentation: float | None
 
 
@@ -139,7 +140,7 @@ class JobTimes:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return the mean and nearest-rank percentiles of values, or None if there are none."""
+    """Return the mean and nearest-rank percentiles of values, or None if there are no values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -175,7 +176,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return a node's idle GPU thousandths that a typical task, on average, cannot use."""
+        """Return how many idle GPU thousandths of a node a typical task cannot use, on average."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         reach, sizes = self._reach[node.name], tuple(sorted(free))
@@ -517,7 +518,7 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record that a gang starts (`sign` 1) or stops (`sign` −1) waiting for its minimum."""
+        """Record that a gang starts (`sign` 1) or stops (`sign` −1) to wait for its minimum."""
         self._waiting[gang.queue] += sign
         self._arrived_queues.add(gang.queue)
 

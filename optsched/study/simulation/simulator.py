@@ -97,7 +97,7 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state that later sessions need from earlier ones."""
+    """The state of earlier sessions that later sessions need."""
 
     half_life_ms: int  # Half-life of the queues' past usage; 0 if no plugin reads it.
     usage: UsageKeeper = field(default_factory=UsageKeeper)

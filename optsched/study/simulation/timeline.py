@@ -69,8 +69,8 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
-    For numbers with the same sign, the gap is at most 1, so gaps can be averaged over levels and
-    sessions. In contrast, `relative_gap` has no upper limit for small values.
+    If value and bound have the same sign, the gap is at most 1, so gaps can be averaged over levels
+    and sessions. In contrast, `relative_gap` has no upper limit if the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
@@ -89,8 +89,8 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
     """Return each queue's mean fraction of all GPUs in each time bin.
 
-    The queues that hold the least are merged into `OTHERS`. In clusters without GPUs, the fractions
-    refer to all CPUs.
+    The queues that hold the least capacity are merged into `OTHERS`. In clusters without GPUs, the
+    fractions refer to all CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -111,10 +111,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean capacity (num_rows, bins) that is held in each time bin, row by row.
+    """Return each row's mean held capacity in each time bin, shape (num_rows, bins).
 
-    `spans` are the starts and the ends of intervals. In interval i, row `rows[i]` of the result
-    holds the capacity `amounts[i]`. `edges` are the bin edges, ascending.
+    `spans` holds the starts and the ends of intervals. In interval i, row `rows[i]` of the result
+    holds the capacity `amounts[i]`. `edges` holds the bin edges in ascending order.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -140,7 +140,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return the total capacity (num_rows, instants) that is held at each instant, row by row.
+    """Return each row's total held capacity at each instant, shape (num_rows, instants).
 
     The arguments have the same meaning as in `bin_means`; intervals exclude their ends.
     """

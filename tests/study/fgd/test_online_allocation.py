@@ -162,7 +162,7 @@ def test_a_plan_with_fewer_pods_without_gpus_is_refused(workload: Workload) -> N
 
 def test_a_batch_in_which_somebody_is_turned_away_is_refused(workload: Workload) -> None:
     experiment = build_experiment(workload, 1)
-    with pytest.raises(WrongPlan, match="pod 0 fits node 1 but is not placed"):
+    with pytest.raises(WrongPlan, match="pod 0 fits on node 1 but is not placed"):
         experiment.check_online_plan([])
     assert experiment.check_online_plan(experiment.placed) > 0
 

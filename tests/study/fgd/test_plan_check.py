@@ -53,11 +53,17 @@ def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
     [
         (
             [PodPlacement(0, 0, ()), PodPlacement(1, 0, ())],
-            "node 0 allocates 10000 m of CPU and has 8000",
+            "node 0 has 8000 m of CPU, but 10000 are allocated",
         ),
-        ([PodPlacement(4, 1, (0, 1)), PodPlacement(5, 1, (0, 1))], "120 MiB of memory and has 100"),
-        ([PodPlacement(2, 0, (1,)), PodPlacement(3, 0, (1,))], "GPU 1 of node 0 allocates 1200"),
-        ([PodPlacement(2, 1, (2,))], "GPU 2 of node 1 allocates 600 thousandths and has 0"),
+        (
+            [PodPlacement(4, 1, (0, 1)), PodPlacement(5, 1, (0, 1))],
+            "100 MiB of memory, but 120 are allocated",
+        ),
+        (
+            [PodPlacement(2, 0, (1,)), PodPlacement(3, 0, (1,))],
+            "GPU 1 of node 0 has 1000 thousandths, but 1200",
+        ),
+        ([PodPlacement(2, 1, (2,))], "GPU 2 of node 1 has 0 thousandths, but 600 are allocated"),
         ([PodPlacement(4, 0, (0, 1))], "pod 4 may not run on the GPU model of node 0"),
         ([PodPlacement(4, 1, (1,))], "pod 4 requests 2 GPUs and has [1]"),
         ([PodPlacement(4, 1, (1, 1))], "pod 4 requests 2 GPUs and has [1, 1]"),
@@ -83,12 +89,12 @@ def test_who_is_turned_away(workload: Workload) -> None:
     full = [*everybody, PodPlacement(4, 1, (0, 1))]
     assert find_unplaced_that_fit(workload, CLASSES, full) == []
     assert find_unplaced_that_fit(workload, CLASSES, everybody) == [
-        "pod 4 fits node 1 but is not placed"
+        "pod 4 fits on node 1 but is not placed"
     ]
     assert find_unplaced_that_fit(workload, CLASSES, full[1:]) == [
-        "pod 0 fits node 0 but is not placed"
+        "pod 0 fits on node 0 but is not placed"
     ]
     assert find_unplaced_that_fit(workload, CLASSES, full[4:]) == [
-        "pod 0 fits node 0 but is not placed",
-        "pod 2 fits node 0 but is not placed",
+        "pod 0 fits on node 0 but is not placed",
+        "pod 2 fits on node 0 but is not placed",
     ]

@@ -202,7 +202,7 @@ def test_pods_of_other_schedulers_may_leave(solver: bool) -> None:
     [answer] = asked(objects, gang("new", 1, 4, queue="team"), solver=solver).added
     assert answer.start is Start.LATER
     assert answer.reason is not None
-    assert "it would start without 1 pod of other schedulers, ns/web" in answer.reason.message
+    assert "the gang would start without 1 pod of other schedulers, ns/web" in answer.reason.message
 
 
 def test_pods_of_other_schedulers_may_hold_the_share_of_a_queue() -> None:
