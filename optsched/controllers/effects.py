@@ -66,7 +66,7 @@ class Patch(_Named):
 
     `uid` and `resource_version` are preconditions: unless they are empty, the object must have this
     UID and resource version. If another client has changed the object since it was read, the API
-    server rejects a patch with a resource version, and the object is reconciled again.
+    server rejects a patch with a resource version. The object is then reconciled again.
     """
 
     body: Manifest

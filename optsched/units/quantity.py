@@ -234,7 +234,7 @@ def parse_resource_list(
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
     if others are invalid. Error messages name the list by `path`. If `whole_devices` is true, a
-    fraction of a device is an error, as in pod requests at the API server; the amount is still
+    fraction of a device is an error, as in pod requests at the API server. The amount is still
     returned, rounded up.
     """
     if obj is None:

@@ -66,7 +66,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
         # Before the job has pods, only this annotation names the job's scheduler. The annotation is
-        # not set for kube-scheduler, which ignores Volcano's PodGroups: for jobs of kube-scheduler,
+        # not set for kube-scheduler, which ignores Volcano's PodGroups. For jobs of kube-scheduler,
         # optsched admits the gangs, and kube-scheduler places the pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     spec: dict[str, Any] = {
@@ -136,7 +136,7 @@ def group_changes(
 ) -> dict[str, Any]:
     """Return the patch that corrects a PodGroup; empty if no field differs.
 
-    The patch never changes the PodGroup's queue: a user may have moved the gang to another queue,
+    The patch never changes the PodGroup's queue. A user may have moved the gang to another queue,
     and the queue in the job's spec is immutable.
     """
     desired: dict[str, Any] = {

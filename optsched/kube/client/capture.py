@@ -1,8 +1,9 @@
 """Capture a live cluster as snapshot manifests.
 
 Each kind that a scheduler reads is listed once. Other kinds, such as Secrets and ConfigMaps, are
-not read. Fields that no scheduler reads are dropped if they are long or may hold passwords: managed
-fields, last-applied manifests, and the commands and environments of containers.
+not read. Fields that no scheduler reads are dropped if they are long or may hold passwords. The
+dropped fields are managed fields, last-applied manifests, and the commands and environments of
+containers.
 """
 
 from __future__ import annotations

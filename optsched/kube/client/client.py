@@ -1,9 +1,9 @@
 """Requests to an API server, sent by the asyncio part of the official client.
 
 The official client provides the connection pool, reads kubeconfig files and service accounts,
-renews tokens, verifies certificates and uses proxies. The model classes of that client are not
-used, and objects stay JSON dictionaries: decoding a pod into a dictionary takes 23 µs, and into a
-model up to 737 µs.
+renews tokens, verifies certificates and uses proxies. The model classes of the official client are
+not used, and objects stay JSON dictionaries. Decoding a pod into a dictionary takes 23 µs, and into
+a model up to 737 µs.
 """
 
 from __future__ import annotations

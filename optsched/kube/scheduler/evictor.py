@@ -17,7 +17,7 @@ terminates.
 UID and resource version are preconditions of an eviction, so a pod that has just finished is not
 deleted, and its logs remain. If a later plan does not need an eviction that is not sent yet, the
 eviction is withdrawn. If some victims of a gang are already evicted and the remaining tasks would
-be fewer than the gang's minimum, the other victims are evicted too.
+be fewer than the gang's minimum, the gang's other victims are evicted too.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Override:
     """The queue guarantee because of which a pod is reclaimed despite its disruption budgets.
 
     `queue` is the guaranteed queue. `budgets` are the keys of the budgets that selected the pod in
-    the snapshot, which was taken at `taken_ms` (milliseconds since the Unix epoch).
+    the snapshot. The snapshot was taken at `taken_ms` (milliseconds since the Unix epoch).
     """
 
     queue: str

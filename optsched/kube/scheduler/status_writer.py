@@ -139,8 +139,8 @@ def make_writer(
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
     `may_write` returns whether this process still leads; otherwise writes are dropped. `cache`
-    holds the known objects: status patches are dropped if their object was deleted or is a pod that
-    is not pending. `on_success` is called after each successful write.
+    holds the known objects. A status patch is dropped if the object was deleted, or if the object
+    is a pod that is not pending. `on_success` is called after each successful write.
     """
 
     async def write(_: Ref, what: Write) -> None:

@@ -113,9 +113,9 @@ async def listen(
     replaced connection belongs to the client address with the most replaceable connections. The
     oldest of this client's connections in the lowest stage is replaced (see `Stage`). A connection
     whose request is being processed is replaceable only if its address has more than half of all
-    connections. If the new client's own address has the most replaceable connections, only its own
-    connections without a request are replaced. If no connection can be replaced, the new connection
-    is refused.
+    connections. If the new client's own address has the most replaceable connections, only
+    connections of this address without a request are replaced. If no connection can be replaced,
+    the new connection is refused.
 
     Raises OSError if the address cannot be bound.
     """

@@ -1,9 +1,9 @@
 """Admission reviews over HTTPS; every error fails closed.
 
-The HTTP status is 400 for a body that is not an AdmissionReview, 408 for a body that does not
-arrive, 413 for a body that is too large, and 415 for a body that is not JSON. An internal error
-denies the request. Until all kinds are listed, the status is 503. API servers treat the status 503
-as a denial, because the webhooks have the failure policy Fail.
+The HTTP status is 400 for a body that is not an AdmissionReview, and 415 for a body that is not
+JSON. The status is 408 for a body that does not arrive, and 413 for a body that is too large. An
+internal error denies the request. Until all kinds are listed, the status is 503. API servers treat
+the status 503 as a denial, because the webhooks have the failure policy Fail.
 """
 
 from __future__ import annotations
