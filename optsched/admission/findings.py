@@ -113,7 +113,7 @@ class Findings:
             self._rests[Ref(QUEUE, "", name)] = None
 
     def has_problem_with(self, path: str) -> bool:
-        """Return whether a problem was reported for this field or for a field nested in it."""
+        """Return whether a problem was reported for the field `path` or for a nested field."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
@@ -132,7 +132,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the API server's answer; until there is one, ask and return `default`."""
+        """Return a question's answer; until the API server has answered, return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
@@ -192,6 +192,6 @@ def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa:
                 f"at most {MAX_FIELD_NAME} are allowed"
             )
     if _MANAGED in value:
-        # In managedFields, the API server derives field names from values. No rule reads them.
+        # Field names in managedFields may be long, because they contain values. No rule reads them.
         return [each for field, each in value.items() if field != _MANAGED]
     return value.values()

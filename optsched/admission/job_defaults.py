@@ -93,8 +93,8 @@ def refill(
     """Return an updated spec; a default that the update dropped is set again.
 
     `kubectl apply` sends the task list from the manifest, without the defaults.
-    `has_default_minimum` is true if the manifest sets no `minAvailable` for the job. The default is
-    the sum of its tasks' `minAvailable`.
+    `has_default_minimum` is true if the manifest sets no `minAvailable` for the job. The job's
+    default is the sum of its tasks' `minAvailable`.
     """
     filler = _Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))

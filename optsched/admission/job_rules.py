@@ -285,7 +285,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the names on a dependency cycle, which ends with its first name; empty without cycles.
 
-    The search takes linear time. `waits_for` may omit names that depend on no other name.
+    The search takes linear time. Names without dependencies may be missing from `waits_for`.
     """
     done: set[str] = set()
     for start in waits_for:

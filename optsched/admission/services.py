@@ -84,7 +84,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL expression: whether an update changes an annotation with this key prefix."""
+    """Return a CEL expression: whether an update changes an annotation with the key prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -232,7 +232,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The request is denied regardless of the answers to the open questions.
+        # The request is denied in any case, so the API server need not answer any question.
         return replace(found.response(), questions=())
     return found.response()
 

@@ -94,8 +94,8 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     before = record_of(review.request.old) if review.request.action is Action.UPDATE else ""
     stays = review.request.action is Action.UPDATE and not is_changed
     if stays and not before and not record_of(review.request.obj):
-        # The object was created before the webhook was installed. A user who only changes its
-        # labels did not submit it.
+        # The object was created before the webhook was installed. A user who changes only the
+        # labels of an object is not its submitter.
         return
     text = (
         before
@@ -122,7 +122,7 @@ def check_record(review: Review) -> None:
 
 
 def check_queue(name: str, noun: str, missing: str, review: Review) -> Queue | None:
-    """Return the queue, or None if it is missing; deny a missing, closed or forbidden queue.
+    """Return a queue, or None if missing; deny requests for a missing, closed or forbidden queue.
 
     `noun` is the word for the submitted object in Volcano's message about a closed queue, and
     `missing` begins Volcano's message about a missing queue.

@@ -150,7 +150,7 @@ def _deny_reserved(keys: Sequence[str], owner: str, review: Review) -> None:
 
 
 def check_priority(name: object, review: Review, path: str = "spec") -> None:
-    """Deny a PriorityClass that tenants may not name in the spec at `path`."""
+    """Deny the PriorityClass of the spec at `path` if the submitter may not use it."""
     if not isinstance(name, str) or not name:
         return
     allowed = review.settings.tenant_classes
@@ -165,7 +165,7 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
 
 
 def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str = "spec") -> None:
-    """Deny a PriorityClass that tenants may not name in a pod spec.
+    """Deny the PriorityClass of a pod spec if the submitter may not use it.
 
     The cluster's default class is allowed, because the API server writes it into pods without a
     class.
@@ -178,7 +178,7 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 def check_owner(review: Review, *kinds: Kind) -> None:
     """Deny a new owner reference to one of `kinds`, which only controllers may set.
 
-    Controllers treat every object with such an owner as part of the owner's workload, so a forged
+    Controllers treat an object with an owner reference as part of the owner's workload, so a forged
     reference could make a controller end another user's workload.
     """
     if review.request.user in review.settings.trusted:

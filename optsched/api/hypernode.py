@@ -145,7 +145,7 @@ def _pattern(regex: Fields) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NumaResource:
-    """The CPUs, GPUs or other units of one resource of a node; each unit belongs to a NUMA node.
+    """The CPUs, GPUs or other units of one resource on a node; each unit belongs to a NUMA node.
 
     `allocatable` lists the ids of idle units, such as `0-3,8`. `capacity` is the number of units.
     """

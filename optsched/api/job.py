@@ -93,7 +93,7 @@ class LifecyclePolicy:
     """The action that an event or an exit code triggers.
 
     `action` is None if the field cannot be read. `timeout_ms` is how long the event must last
-    before the action runs, in milliseconds, or None to run it immediately.
+    before the action runs, in ms. None means that the action runs immediately.
     """
 
     action: JobAction | None

@@ -140,7 +140,7 @@ class Queue(ApiObject):
         return found
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
-        """Return whether the access lists contain the user, one of its groups, or the namespace."""
+        """Return whether the access lists contain a user, a group of the user or the namespace."""
         lists = self.access_lists
         return (
             subject.user in lists[wellknown.QUEUE_USERS]

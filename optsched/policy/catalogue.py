@@ -349,7 +349,7 @@ def _complete_action(action: Action, origin: str) -> Action:
             build({**defaults, **_select_declared(given, action.arguments)}) if build else None
         )
         if not callable(propose):
-            raise TypeError(f"build returned a {type(propose).__name__}; accepted are functions")
+            raise TypeError(f"build returned {type(propose).__name__}, not a function")
         return propose
 
     return replace(action, build=built, origin=origin)
@@ -462,7 +462,7 @@ def find_rule_names(
 
 def _find_rule_mistake(rule: object) -> str:
     if not isinstance(rule, Rule):
-        return f"build returned a {type(rule).__name__}; accepted are Rules"
+        return f"build returned {type(rule).__name__}, not Rules"
     kind, name = type(rule).__name__, getattr(rule, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"{kind} needs a name of lower-case words with hyphens between them"

@@ -360,7 +360,7 @@ def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int |
 
 
 def read_hours(node: Node, findings: Findings) -> str | None:
-    """Return the text of hours such as 8:30-18:00; otherwise report an error and return None."""
+    """Return a time range such as 8:30-18:00 as text; else report an error and return None."""
     text = read_string(node, findings)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Read a policy from a scheduling model or from Volcano's `volcano-scheduler.conf`.
 
-A model is optsched's own format. It defines a complete policy: actions, tiers of rules, objective
-levels, admission, solver and time limits. See docs/configuration.md.
+A model is optsched's own format. A model defines a complete policy: actions, tiers of rules,
+objective levels, admission, solver and time limits. See docs/configuration.md.
 
 The reader of Volcano's format accepts all fields that Volcano accepts
 (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`), and the additional field

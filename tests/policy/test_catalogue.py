@@ -224,11 +224,11 @@ BAD = {
     "no rule": (
         GOOD.replace("lambda arguments: Quiet(arguments", "lambda arguments: (arguments")
         .replace('["hours"])', '["hours"],)'),
-        'plugin quiet of bad.py:14: build returned a int; accepted are Rules',
+        'plugin quiet of bad.py:14: build returned int, not Rules',
     ),
     "no list": (
         GOOD.replace("lambda arguments: Quiet(arguments", "lambda arguments: id(arguments"),
-        "plugin quiet of bad.py:14: build returned a int; accepted are Rules",
+        "plugin quiet of bad.py:14: build returned int, not Rules",
     ),
     "rule name": (
         GOOD.replace('name = "quiet"', 'name = "drf"'),

@@ -106,7 +106,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             GOOD.replace(", build)", ", 3)"),
             "build must be a function from arguments to a function",
         ),
-        (GOOD.replace("return lambda view: ", "return "), "build returned a list"),
+        (GOOD.replace("return lambda view: ", "return "), "build returned list, not a function"),
         (GOOD + "\n    PLUGIN = 3", "PLUGIN is of type int"),
         ("X = 1", "defines no PLUGIN"),
     ],

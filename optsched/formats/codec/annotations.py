@@ -203,7 +203,7 @@ def is_movable(meta: ObjectMeta) -> bool:
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return for how many ms after its start a pod is protected from eviction, or 0."""
+    """Return how long after its start a pod is protected from eviction, in ms; 0 by default."""
     key = wellknown.COOLDOWN_TIME
     where = "annotations" if key in meta.annotations else "labels"
     return _read(meta, where, key, parse_duration_ms, remarks)

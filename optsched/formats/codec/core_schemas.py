@@ -1,4 +1,4 @@
-"""Schemas of the fields of core Kubernetes kinds that matter for scheduling.
+"""Schemas of core Kubernetes kinds, with the fields that matter for scheduling.
 
 Names, defaults and enums are those of k8s.io/api (core/v1, storage/v1, meta/v1). Fields that no
 scheduler reads are not declared.

@@ -201,7 +201,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Set the possible partitions of a GPU or NPU; return the same object if nothing changes."""
+    """Return a GPU or NPU with its possible partitions; the same object if nothing changes."""
     if device.npu:
         chip = chip_of(device.npu, table.chips)
         return device if chip == device.chip else replace(device, chip=chip)

@@ -51,7 +51,7 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
 def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None:
-    """Convert the network topology of a PodGroup or subgroup policy to a domain request."""
+    """Convert the network topology of a PodGroup or subgroup policy to a `TopologyRequest`."""
     if topology is None:
         return None
     mode = TopologyMode.HARD if topology.mode is ApiMode.HARD else TopologyMode.SOFT
@@ -59,7 +59,7 @@ def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """Convert one policy in a PodGroup's `subGroupPolicy` to a domain rule."""
+    """Convert one policy in a PodGroup's `subGroupPolicy` to a `SubGroupRule`."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,

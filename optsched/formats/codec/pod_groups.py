@@ -138,9 +138,9 @@ def gang_of_group(
 def has_lost_its_pods(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup was created for existing pods that have all been deleted.
 
-    Such a PodGroup exists as long as its owner, for example a suspended or failed Job. The PodGroup
-    must neither reserve resources nor be enqueued, because only Volcano Jobs wait for the phase
-    Inqueue before they create pods.
+    A PodGroup for existing pods exists as long as its owner, for example a suspended or failed Job.
+    Without pods, the PodGroup must neither reserve resources nor be enqueued, because only Volcano
+    Jobs wait for the phase Inqueue before they create pods.
     """
     owner = group.meta.controller
     if members or owner is None:

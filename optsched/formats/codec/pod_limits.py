@@ -78,8 +78,8 @@ class Priorities:
     default
         Priority of pods without a priority class: the value of the global default class, or 0.
     never_preempting
-        Names of the priority classes with `preemptionPolicy: Never`. The empty name is included if
-        the global default class has `preemptionPolicy: Never`.
+        Names of the priority classes with `preemptionPolicy: Never`. The empty name stands for the
+        global default class.
     """
 
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)

@@ -511,7 +511,7 @@ class ClaimBook:
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
-        """Return the pod whose queue pays for a claim; prefer pods for which it is reserved.
+        """Return the pod whose queue is charged for a claim; pods in `reserved_for` come first.
 
         Ties are broken by pod key. The result is empty if no pod names the claim.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# PyYAML's event classes have no common base class that declares all attributes read here.
+# PyYAML's event classes have no common base class with all attributes that this module reads.
 _Event: TypeAlias = Any
 
 _CORE: Final = "tag:yaml.org,2002:"

@@ -406,7 +406,7 @@ class _ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # Only in a dump may objects have annotations for snapshot dumps.
+                # Annotations for snapshot dumps are valid only in a dump.
                 ordered = {
                     key: _Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()

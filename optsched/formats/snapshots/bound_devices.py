@@ -151,8 +151,7 @@ class BoundDeviceStore:
 
 
 def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # An annotation holds only the index of a whole GPU, whose memory follows from the pod's
-    # request.
+    # For a whole GPU, an annotation holds only the index; the pod's request determines the memory.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 

@@ -113,7 +113,7 @@ def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], fl
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
-    """Read one or more virtual clusters as queues; every task requests one GPU.
+    """Read traces; each file becomes a queue, and every task requests one GPU.
 
     Parameters
     ----------

@@ -309,7 +309,7 @@ COMPANION_FILES: Final = (
 
 
 _JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {"helios": HELIOS_COLUMNS, "acme": ACME_COLUMNS}
-"""Required columns of the trace formats that are one CSV file, most specific format first."""
+"""Required columns of each trace format that is a single CSV file, most specific format first."""
 
 
 def describe_unknown_table(path: Path) -> str:

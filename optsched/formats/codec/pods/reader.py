@@ -247,7 +247,8 @@ class PodDecoder:
         keys = self._label_keys.get(key)
         if keys is None:
             keys = self._label_keys.add(key, label_keys(pod))
-        # A `TaskShape` depends only on the labels that constraints name, such as matchLabelKeys.
+        # A `TaskShape` depends only on the labels that constraints name, for example in
+        # matchLabelKeys.
         full = (key, *map(meta.labels.get, keys))
         known, errors = self._shaped.get(full) or (None, ())
         shape = None if known is None else known()
@@ -355,7 +356,7 @@ def group_name(gang: Gang) -> str:
 
 
 def is_gang_of_bare_pod(key: str) -> bool:
-    """Return whether a gang key is that of a pod without a PodGroup."""
+    """Return whether a gang key belongs to a pod without a PodGroup."""
     return key.partition("/")[2].startswith(IMPLICIT_PREFIX)
 
 

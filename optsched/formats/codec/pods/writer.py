@@ -174,7 +174,7 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
     }
     # Amounts that claims charge to the queue are omitted: the reader computes them from claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    # A request of 0 is explicit, because a limit alone would imply an equal request.
+    # A request of 0 is written, because a limit alone would imply an equal request.
     requests = {**{name: 0 for name, _ in shape.burst}, **plain}
     resources = {"requests": format_resource_list(requests)}
     if shape.burst:
