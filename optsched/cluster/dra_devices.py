@@ -46,9 +46,9 @@ times the number of requests.
 """
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names with which queues limit the devices of a DeviceClass. A limit on a
-capacity of these devices has a resource name that starts with the capacity's name and a dot,
-followed by this prefix.
+"""Prefix of the resource names with which queues limit the devices of a DeviceClass. If a queue
+limits a capacity of the devices, the capacity's name and a dot precede this prefix in the resource
+name.
 """
 
 
@@ -357,7 +357,7 @@ class Devices:
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
         """Return the keys of the claims that no task uses once the tasks in `ended` have ended.
 
-        `residents` are the tasks on nodes. `ended` holds the keys of some of these tasks.
+        `residents` are the tasks on nodes, and `ended` holds the keys of tasks among them.
         """
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
@@ -374,7 +374,7 @@ class Devices:
         )
 
     def release_claims(self, keys: Collection[str]) -> Devices:
-        """Return a copy in which the claims with these keys are neither allocated nor reserved."""
+        """Return a copy in which the claims in `keys` are neither allocated nor reserved."""
         if not keys:
             return self
         claims = {

@@ -354,7 +354,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """The node shards of a cluster, as one of the cluster's schedulers uses them.
+    """The node shards of a cluster, from the view of one scheduler.
 
     Attributes
     ----------

@@ -337,8 +337,9 @@ def with_terminating(
     """Return the snapshot in which the tasks with the keys `tasks` are evicted and terminating.
 
     If `still_request` is true, the requests of the evicted tasks still count for their queues
-    (`Task.is_victim`). If `still_request` is false, they do not count, because requests of other
-    tasks, such as replacements, count instead. Unchanged objects are shared with `snapshot`.
+    (`Task.is_victim`). If `still_request` is false, the requests of the evicted tasks do not count,
+    because requests of other tasks, such as replacements, count instead. Unchanged objects are
+    shared with `snapshot`.
     """
     if not tasks:
         return snapshot

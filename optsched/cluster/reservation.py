@@ -44,8 +44,8 @@ def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
     """Return the expected end time of a task on a node in epoch ms, or None without an estimate.
 
     If a task has exceeded its estimate, the estimate is doubled until the end is after `now_ms`.
-    Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also increase exceeded estimates step by step.
-    A task with an unknown start time is assumed to start at `now_ms`.
+    Source for increasing exceeded estimates step by step: Tsafrir, Etsion and Feitelson, TPDS
+    18(6), 2007. A task with an unknown start time is assumed to start at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:

@@ -98,9 +98,9 @@ def narrowest_labels(
 ) -> list[tuple[tuple[str, str], ...]]:
     """Return labels for each selector such that each selected object has at least one of them.
 
-    The labels are those of one requirement with the operator `In`. If a selector has several such
-    requirements, the function chooses the requirement whose most frequent label is rarest across
-    all selectors. A selector without such a requirement gets no labels.
+    The labels of a selector come from one requirement with the operator `In`. If a selector has
+    several requirements with `In`, the function chooses the requirement whose most frequent label
+    is rarest across all selectors. A selector without a requirement with `In` gets no labels.
     """
     named = [
         [

@@ -253,8 +253,8 @@ class TaskStatus(StrEnum):
 class QueueGate(StrEnum):
     """The state of optsched's scheduling gate, which hides a pending pod from autoscalers.
 
-    `CLOSED` means that the pod has the gate. `OPEN` means that optsched has removed it; until the
-    task is placed, its request counts against its queue.
+    `CLOSED` means that the pod has the gate. `OPEN` means that optsched has removed the gate; until
+    the task is placed, its request counts against its queue.
     """
 
     NONE = ""

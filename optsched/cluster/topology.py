@@ -31,7 +31,7 @@ class TopologyRequest:
     ----------
     highest_tier, highest_tier_name
         The highest allowed tier of the HyperNode that contains all tasks, by number or by name. If
-        neither field is set, any tier is allowed.
+        `highest_tier` and `highest_tier_name` are not set, any tier is allowed.
     label
         A node label; the nodes with the same value of this label form one domain. If `label` is
         empty, the domains are HyperNodes.
@@ -70,8 +70,8 @@ class SubGroupRule:
     selector
         Selects the tasks that belong to subgroups; None selects all tasks with the labels `keys`.
     keys
-        Labels of tasks; tasks with the same values form one subgroup. A task that lacks one of
-        these labels belongs to no subgroup.
+        Labels of tasks; tasks with the same values form one subgroup. A task that lacks a label in
+        `keys` belongs to no subgroup.
     """
 
     name: str
@@ -82,7 +82,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return the label values that identify a task's subgroup, or None if the task has none."""
+        """Return the label values that identify a task's subgroup; None if it is in no subgroup."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):

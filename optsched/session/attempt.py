@@ -117,7 +117,7 @@ class Attempt:
         base: Decisions | None = None,
         stopped: str = "",
     ) -> Candidate:
-        """Return a candidate with these actions and with the value of each objective level.
+        """Return a candidate with the given actions and with the value of each objective level.
 
         Parameters
         ----------

@@ -170,7 +170,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return by how many ms a gang's waiting time exceeds `starvationAfter`, at least 0."""
+    """Return how long a gang has waited beyond `starvationAfter`, in ms; 0 if it has not."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 

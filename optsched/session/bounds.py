@@ -146,7 +146,7 @@ class EvictionScope:
         return with_bound(result, max(known))
 
     def _needs_victims(self, chosen: Candidate) -> bool:
-        """Return whether all plans without evictions are worse on the levels over gangs."""
+        """Return whether `chosen` beats all plans without evictions on the levels over gangs."""
         best = {r.name: r for r in self.first.solutions[0].results}
         for result in chosen.sections[0]:
             without = best.get(result.name)
@@ -170,7 +170,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the lower bound on the victims for the only preemptor holds for all plans.
+    """Return whether the lower bound on the only preemptor's victims holds for all plans.
 
     The function returns True only if no other gang has pending tasks. Victims for another gang,
     even one of lower priority, may free nodes or queue shares that the preemptor also needs.

@@ -136,7 +136,7 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return a candidate's certificate, and the number of stopped device searches by limit."""
+    """Return a candidate's certificate, and how many device searches each limit stopped."""
     session = attempt.session
     rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()

@@ -92,7 +92,7 @@ def _terms_of_residents(node: Node) -> tuple[tuple[str, tuple[PodTerm, ...]], ..
 
 
 def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
-    """Return the terms beyond the first `MOST_ALIKE` with the same required pod label, or none."""
+    """Return the excess terms: all but `MOST_ALIKE` of the terms with the same required label."""
     number: Counter[tuple[str, str] | None] = Counter()
     beyond = set()
     for term, labels in zip(

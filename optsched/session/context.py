@@ -37,10 +37,11 @@ class SessionContext:
         The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
         Placements found by an earlier search. The session starts from the placements that are still
-        valid, if they are better than the pipeline's.
+        valid, if these are better than the placements of the pipeline.
     period_ms
-        The wall time in milliseconds within which a session should end, or None. If it is set,
-        searches get less time on large clusters, and later candidates and bounds may be skipped.
+        The wall time in milliseconds within which a session should end, or None. If `period_ms` is
+        set, searches get less time on large clusters, and later candidates and bounds may be
+        skipped.
     explains
         Whether to explain why gangs wait. If False, all reasons are `UNEXPLAINED`, and the
         certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not

@@ -135,7 +135,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
     """Return a mask (G,) of the gangs that are not enqueued, except gangs whose pods already run.
 
-    A gang's phase stays Pending for a moment after its pods are bound. During this time, the
+    A gang's phase stays Pending for a moment after its pods are bound. Until the phase changes, the
     enqueue limits count the gang's resources twice, but the gang does not wait.
     """
     runs = problem.num_ready >= np.maximum(problem.min_member, 1)

@@ -27,10 +27,10 @@ def find_entitled_gangs(
 ) -> tuple[CapacityReservation, ...]:
     """Add to each reservation the gangs that may ignore it, because their queues are entitled.
 
-    A gang of another queue is entitled if two conditions hold. First, its queue would stay within
-    its entitlement if the gang's minimum started. Second, the queue of the gang with the
-    reservation would exceed its entitlement if that gang's minimum started. The same conditions
-    apply to both queues' ancestors below their nearest common ancestor.
+    A gang of another queue is entitled if two conditions hold. First, the gang's queue would stay
+    within its entitlement if the gang's minimum started. Second, the queue of the reservation's
+    gang would exceed its entitlement if the minimum of this gang started. The same conditions apply
+    to both queues' ancestors below their nearest common ancestor.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due

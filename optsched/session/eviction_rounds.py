@@ -118,9 +118,9 @@ def _list_ways(actions: tuple[str, ...]) -> list[bool]:
 def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
     """Return a round in which the preemptors only reclaim pods from other queues, or None.
 
-    The search chooses the fewest victims. If these victims are in the preemptor's own queue, the
-    eviction may leave the queue further below its guarantee or share than before. In this case, the
-    plan without evictions is preferred, although the queue could reclaim pods from other queues.
+    The search chooses the fewest victims. If the fewest victims are in the preemptor's own queue,
+    their eviction may lower the queue's use further below its guarantee or share. The plan without
+    evictions is then preferred, although the queue could reclaim pods from other queues.
     """
     session = attempt.session
     mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
@@ -176,7 +176,7 @@ def _retry_round(
 ) -> Round:
     """Place pods with the given victims; the search starts from the placements of `known`.
 
-    The search uses only those placements that are still valid. Without these placements, the search
+    Only placements of `known` that are still valid are used. Without valid placements, the search
     could start from a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)

@@ -1,9 +1,9 @@
 """Lend idle capacity to gangs beyond their queues' deserved shares, as a session's last stage.
 
 Mathematics: models/formulation/lending.md. The first stage of a session caps each queue at its
-deserved share. The second stage keeps these decisions and uses the remaining idle capacity to start
-gangs that may borrow. Reclaim can take this capacity back, because a queue with loans (borrowed
-capacity) is above its deserved share.
+deserved share. The second stage keeps the first stage's decisions and uses the remaining idle
+capacity to start gangs that may borrow. Reclaim can take lent capacity back, because a queue with
+loans (borrowed capacity) is above its deserved share.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def separate_loans(
     """Split the decisions of a finished plan into decisions without loans, and loans.
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
-    the share and gangs that borrow. The split with the best values on the levels over gangs is
+    into the share and gangs that borrow. The split with the best values on the levels over gangs is
     chosen. In queues with many such gangs, the search may miss the optimal split.
     """
     shares = find_shares(decided.rules)
@@ -320,7 +320,7 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return the best sets of a queue's gangs that fit its share, best first, as masks (m,).
+    """Return the best sets of gangs that fit into a queue's share, best first, as masks (m,).
 
     `gain` (m, R) is the request of each gang's placed tasks. `level_values` holds each gang's
     values on the levels; the gangs are in descending order of these values. `left` (R,) is the
@@ -386,7 +386,7 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return the mask (m,) of gangs with a task that fits the idle capacity of some node."""
+    """Return the mask (m,) of gangs with a task that fits into the idle capacity of some node."""
     shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
     fits_by_class: dict[int, bool] = {}
 
@@ -461,8 +461,8 @@ class _Relaxation:
 
     Another plan may start other gangs in the first stage, and may lend to a gang that needs no loan
     in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use the
-    capacity that was idle before the session. If the first stage of every such plan places the same
-    task weight, this weight is subtracted from the bound.
+    capacity that was idle before the session. If the first stage places the same task weight in all
+    plans with equal values, the weight is subtracted from the bound.
     """
 
     def __init__(self, decided: Decided) -> None:
@@ -613,8 +613,8 @@ class Withheld:
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
     """Return the gangs that fit into idle capacity but exceed their queue's deserved share.
 
-    To find these gangs, the greedy pipeline places gangs without the limit at deserved shares.
-    Returns None if no gang would start.
+    To find the gangs, the greedy pipeline ignores the limit at deserved shares. Returns None if no
+    gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

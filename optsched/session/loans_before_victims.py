@@ -43,7 +43,7 @@ _MOST_TRIALS = 4
 """Maximum number of sets of preempting gangs to try; each trial repeats lending."""
 
 _MOST_DROPPED = 8
-"""Maximum number of other gangs in a queue that may have to borrow because victims keep running."""
+"""Maximum number of gangs that are dropped, and then may borrow, because victims keep running."""
 
 
 def lend_before_victims(
@@ -98,7 +98,7 @@ def lend_before_victims(
 def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -> Candidate:
     """Return a plan in which a gang borrows only if other gangs use up its queue's share.
 
-    A gang that was dropped from the first stage may fit the share once all gangs are placed.
+    A gang that was dropped from the first stage may fit into the share once all gangs are placed.
     """
     each, solution = lent.round, lent.solution
 
@@ -136,7 +136,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
 def _with_users(
     actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return `keys` with the keys of all gangs that use capacity of these gangs' victims."""
+    """Return `keys` and the gangs nominated to nodes of victims evicted for gangs in `keys`."""
     gangs: set[str] = set()
     found = set(keys)
     while found != gangs:
@@ -151,9 +151,10 @@ def _without_victims_for(
 ) -> Candidate | None:
     """Return a plan in which the gangs `gangs` have no victims and the pipeline adds loans.
 
-    The victims keep running and use part of the queue's share. If the queue therefore exceeds its
-    share, the least important of its other gangs are dropped and may borrow. Returns None if the
-    queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is lent.
+    The victims keep running and use part of the queue's share. If the queue exceeds its share with
+    the victims, the least important of its other gangs are dropped and may borrow. Returns None if
+    the queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is
+    lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
@@ -204,7 +205,7 @@ def _starts_all(
 
 
 def _count_placed(plan: Candidate, nominated: I64 | None = None) -> Counter[str]:
-    """Return how many tasks of each gang start, plus those with a node in `nominated` (T,)."""
+    """Return how many tasks of each gang start or have a node in `nominated` (T,)."""
     problem, node_of = plan.round.problem, plan.decisions.node_of
     if nominated is not None:
         node_of = np.maximum(node_of, nominated)

@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/victims.md, "Priority inversions". In the objective, starting a gang
 counts more than avoiding any number of victims. A lower-priority gang may therefore be placed on
-idle capacity, and a higher-priority gang then needs victims. In the next session, these victims
-would evict the pods of the lower-priority gang.
+idle capacity, and a higher-priority gang then needs victims. In the next session, the recreated
+victims would evict the pods of the lower-priority gang.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def avoid_inversions(
     -------
     Candidate
         A plan with fewer victims than `chosen` that places at least as many tasks of each gang that
-        is not inverted in `chosen`. Returns `chosen` itself if no candidate is such a plan.
+        is not inverted in `chosen`. If no candidate is such a plan, the result is `chosen`.
 
     """
     actions = chosen.actions or ()

@@ -1,4 +1,4 @@
-"""Rounds, in which first the greedy pipeline and then the solver place pods on a snapshot."""
+"""Rounds, in which first the greedy pipeline and then the solver place the pods of a snapshot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def place_pods(
     warm_start: WarmStart | None,
     kept_ms: int = 0,
 ) -> Round:
-    """Place pods on a snapshot in which the victims of `clearing` are terminating.
+    """Place the pods of a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that speeds up compiling and does not change the result. The search
     starts from the better of the warm start's and the pipeline's placements, and leaves `kept_ms`
@@ -121,7 +121,8 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
     """Return the solution from which a round's search starts.
 
     A search starts from the incumbent of the same search in an earlier session or, failing that,
-    from the warm start. If neither satisfies every rule, it starts from the greedy solution.
+    from the warm start. If the incumbent and the warm start violate rules, the search starts from
+    the greedy solution.
     """
     session, greedy = attempt.session, each.solutions[0]
     context, turn = session.context, session.history.turn + 1
@@ -186,8 +187,9 @@ def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solu
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline computes a plan with evictions during a solve.
 
-    The pipeline runs only if pods may be evicted; otherwise, the session does not read its plan.
-    Plugin failures are suppressed in this context, because they recur when the plan is read.
+    The pipeline runs only if pods may be evicted; otherwise, the session does not read the
+    pipeline's plan. Plugin failures are suppressed in this context, because they recur when the
+    plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

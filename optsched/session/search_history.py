@@ -135,7 +135,8 @@ class _Search:
     def record_progress(self, progress: LevelProgress) -> None:
         self._bounds[progress.number] = progress.bound
         if progress.decisions is not None:
-            # The bounds of less important levels hold only for an earlier value of this level.
+            # The bounds of less important levels hold only as long as the value of the improved
+            # level does not change.
             below = len(self._bounds) - progress.number - 1
             self._bounds[progress.number + 1 :] = [None] * below
         self.report_level(

@@ -2,7 +2,7 @@
 
 The result of a search depends on how its time is divided, so a longer search may find a worse plan.
 With a large budget, the session therefore first runs searches with a tenth of the budget. The plans
-of these shorter searches also become candidates.
+of the shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
 
 
 def _is_best(found: Round, *, can_evict: bool) -> bool:
-    """Return whether no other candidate can be better than a round on the levels over gangs.
+    """Return whether a round is at least as good as any candidate on the levels over gangs.
 
     A round's bounds hold only for its evictions. If the policy permits other evictions, the round
     is best only if it reaches the ideal values.

@@ -189,8 +189,8 @@ class Judgement:
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
     """Verify actions against every hard rule, and compute their value on every level.
 
-    No search is run: the result depends only on the snapshot, the policy and the actions. Gangs
-    that borrow count in the levels over loans, not in the admission levels.
+    No search is run: the result depends only on the snapshot, the policy and the actions. The
+    levels over loans, and not the admission levels, include gangs that borrow.
 
     Raises
     ------

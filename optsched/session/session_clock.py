@@ -101,11 +101,11 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """Time in ms before the first search; it estimates the time to verify and explain."""
+        """Estimated time in ms to verify and explain the plan: the time before the first search."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
-        """Return the rest of the period in ms, less the time to verify and explain the plan.
+        """Return the remaining period in ms minus the time to verify and explain the plan.
 
         Returns None without a clock or a period.
         """

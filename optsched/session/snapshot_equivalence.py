@@ -89,7 +89,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return a bound task as a running task, because no rule distinguishes these statuses."""
+    """Return a bound task as a running task, because no rule distinguishes the two statuses."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)

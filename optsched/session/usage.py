@@ -41,8 +41,8 @@ class UsageKeeper:
         """Return the snapshot with the usage history of its queues up to the snapshot's time.
 
         Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
-        starts with the usage in the snapshot. Such a queue is assumed to have held its current
-        resources since that usage was written.
+        starts with the usage in the snapshot, and is assumed to have held its current resources
+        since this usage was written.
         """
         if not half_life_ms:
             self._usage.clear()

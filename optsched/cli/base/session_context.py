@@ -1,8 +1,8 @@
 """Plugins, policy, session context and garbage collection for commands that run sessions.
 
 A session creates many small objects that live until it ends. With Python's default thresholds, the
-garbage collector traverses these objects again and again. In a large session, this takes a fifth of
-the time.
+garbage collector traverses a session's objects again and again. In a large session, garbage
+collection then takes a fifth of the time.
 """
 
 from __future__ import annotations
