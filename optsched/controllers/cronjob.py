@@ -182,7 +182,7 @@ class CronJobs:
 
 
 def _last_missed_run(case: _Case, schedule: _Schedule) -> tuple[int | None, tuple[Emit, ...]]:
-    """Return the last missed schedule time in epoch ms, or None, and warning events.
+    """Return the last missed schedule time in epoch ms (None if there is none), and warnings.
 
     There is one warning event if more than `MANY` schedule times were missed, otherwise none.
     """

@@ -80,7 +80,7 @@ class PatchStatus(Patch):
 
     The patch is sent to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is the number of seconds for which the patch may be deferred. The number is
+    `may_wait_s` is the number of seconds for which the patch may be deferred. `may_wait_s` is
     positive for changes, such as new pod counts, that affect no decision and are often followed by
     more changes. If the patch is deferred, the object is reconciled again after `may_wait_s`, or
     later if its status was written recently.

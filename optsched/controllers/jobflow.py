@@ -1,10 +1,10 @@
 """JobFlows: graphs of jobs, each created from a JobTemplate.
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch` follow this design document; Volcano's controller
-ignores both fields. With probes, a job may start before the jobs on which it depends complete, as
-soon as their probed tasks are ready. A patch changes single fields of a template; list items are
-matched by name.
+docs/design/jobflow. `dependsOn.probe` and `patch` follow Volcano's design document; Volcano's
+controller ignores both fields. With probes, a job may start before the jobs on which it depends
+complete, as soon as their probed tasks are ready. A patch changes single fields of a template; list
+items are matched by name.
 """
 
 from __future__ import annotations

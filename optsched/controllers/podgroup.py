@@ -107,7 +107,7 @@ def group_name_of(pod: Manifest) -> str:
 
 
 class PodGroups:
-    """Creates and updates PodGroups for pods that name no PodGroup."""
+    """Reconciles the PodGroups for pods that name no PodGroup."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

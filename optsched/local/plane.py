@@ -288,7 +288,7 @@ def wipe(directory: Path) -> None:
 
 
 def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
-    """Write the files that the components read and the state file; return the state."""
+    """Write the state file and the files that the components read; return the state."""
     earlier = _read_state(layout)
     if earlier is not None and (running := processes.find_running(earlier.commands)):
         names = ", ".join(f"{name} ({pid})" for name, pid in running.items())

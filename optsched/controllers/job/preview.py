@@ -40,7 +40,7 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return a job's objects, or None if the job is invalid, and the errors in the job.
+    """Return a job's objects (None if the job is invalid), and the errors in the job.
 
     `manifest` is a job with a name, a namespace and a UID. `classes` holds the PriorityClasses,
     keyed by name.

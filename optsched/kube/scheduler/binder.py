@@ -439,7 +439,7 @@ class GangBackoff:
         self._cache.hold_gang(gang, Reason(code, f"{message}; next attempt in {pause_s:.0f} s"))
 
     def reset(self, gang: str) -> None:
-        """Reset a gang's backoff after a success."""
+        """Reset a gang's backoff after a successful attempt to bind it."""
         if self._held.pop(gang, None) is not None:
             self._cache.release_gang(gang)
 
